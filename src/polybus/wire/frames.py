@@ -10,8 +10,8 @@ A decoder either returns a message or raises `RemoteProtocolError`.  Nothing els
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
 from polybus.errors import LocalProtocolError, RemoteProtocolError
 
@@ -72,6 +72,20 @@ def read_body(frames: Frames, at: int) -> list[Frame]:
     if len(frames) - at > MAX_BODY_FRAMES:
         raise refuse("too_many_frames", f"{len(frames) - at} body frames; allowed are {MAX_BODY_FRAMES}")
     return list(frames[at:])
+
+
+M = TypeVar("M")
+
+
+def read_command(table: Mapping[Frame, Callable[[Frames, int], M]], frames: Frames, at: int) -> M:
+    """The message whose command is the frame behind the tag at `at`."""
+    if len(frames) < at + 2:
+        raise refuse("short", f"{len(frames) - at} frames; a command takes 2 or more")
+    command = frames[at + 1]
+    read = table.get(command) if type(command) is bytes else None
+    if read is None:
+        raise refuse("unknown_command", f"command {bytes(command)[:16]!r} is not known here")
+    return read(frames, at)
 
 
 def check_name(name: bytes, what: str) -> bytes:

@@ -1,0 +1,285 @@
+"""The Majordomo request-id draft ("MDR"): every request carries its own id.
+
+The draft leaves frame 0 open; `CLIENT_TAG` and `WORKER_TAG` are our default and a broker may be
+told others, so the tag is looked up by whoever owns the table of dialects and handed to `write_*`.
+`at` is the index of the tag frame.  Readers are grouped by who reads what from whom:
+
+    broker  reads  CLIENT_COMMANDS  from clients,  WORKER_COMMANDS  from workers
+    client  reads  REPLY_COMMANDS   from the broker
+    worker  reads  ORDER_COMMANDS   from the broker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from polybus.wire.frames import (
+    EMPTY,
+    Frame,
+    Frames,
+    check_id,
+    check_name,
+    read_body,
+    read_command,
+    read_id,
+    read_name,
+    refuse,
+)
+
+CLIENT_TAG: Final = b"MDRC01"
+WORKER_TAG: Final = b"MDRW01"
+# The draft shows DISCONNECT with the header of MDP/0.2: both are taken.
+DISCONNECT_TAGS: Final = frozenset({WORKER_TAG, b"MDPW02"})
+
+# A worker that asks for more than this at once is refused: its credit bounds what one crash repeats.
+MAX_CREDIT: Final = 1_000_000
+
+
+class Request(Struct, frozen=True):
+    """Client to broker: run this."""
+
+    service: bytes
+    request_id: bytes
+    body: list[Frame]
+
+
+class Partial(Struct, frozen=True):
+    """Broker to client: a piece of the answer, more follows."""
+
+    service: bytes
+    request_id: bytes
+    body: list[Frame]
+
+
+class FinalReply(Struct, frozen=True):
+    """Broker to client: the last piece of the answer."""
+
+    service: bytes
+    request_id: bytes
+    body: list[Frame]
+
+
+class Ready(Struct, frozen=True):
+    """Worker to broker: I serve this, and take `credit` requests at a time."""
+
+    service: bytes
+    credit: int = 1
+
+
+class Order(Struct, frozen=True):
+    """Broker to worker: the draft's worker-side REQUEST."""
+
+    address: bytes
+    request_id: bytes
+    body: list[Frame]
+
+
+class WorkerPartial(Struct, frozen=True):
+    """Worker to broker: a piece of the answer."""
+
+    address: bytes
+    request_id: bytes
+    body: list[Frame]
+
+
+class WorkerFinal(Struct, frozen=True):
+    """Worker to broker: the last piece of the answer."""
+
+    address: bytes
+    request_id: bytes
+    body: list[Frame]
+
+
+class Ping(Struct, frozen=True):
+    """Worker to broker: are you there?"""
+
+
+class Pong(Struct, frozen=True):
+    """Broker to worker: I am."""
+
+
+class Disconnect(Struct, frozen=True):
+    """Either way: this conversation is over."""
+
+
+ClientMessage = Request
+WorkerMessage = Ready | WorkerPartial | WorkerFinal | Ping | Disconnect
+Reply = Partial | FinalReply
+Command = Order | Pong | Disconnect
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def read_request(frames: Frames, at: int) -> Request:
+    if len(frames) < at + 5:
+        raise refuse("short", f"REQUEST has {len(frames) - at} frames; it takes 5 or more")
+    return Request(
+        read_name(frames[at + 2], "service name"), read_id(frames[at + 3]), read_body(frames, at + 4)
+    )
+
+
+def _read_partial(frames: Frames, at: int) -> Partial:
+    if len(frames) < at + 5:
+        raise refuse("short", f"PARTIAL has {len(frames) - at} frames; it takes 5 or more")
+    return Partial(
+        read_name(frames[at + 2], "service name"), read_id(frames[at + 3]), read_body(frames, at + 4)
+    )
+
+
+def _read_final(frames: Frames, at: int) -> FinalReply:
+    if len(frames) < at + 5:
+        raise refuse("short", f"FINAL has {len(frames) - at} frames; it takes 5 or more")
+    return FinalReply(
+        read_name(frames[at + 2], "service name"), read_id(frames[at + 3]), read_body(frames, at + 4)
+    )
+
+
+def _read_ready(frames: Frames, at: int) -> Ready:
+    if not at + 3 <= len(frames) <= at + 4:
+        raise refuse("length", f"READY has {len(frames) - at} frames; it takes 3, or 4 with a credit")
+    service = read_name(frames[at + 2], "service name")
+    return Ready(service, read_credit(frames[at + 3]) if len(frames) == at + 4 else 1)
+
+
+def _read_order(frames: Frames, at: int) -> Order:
+    return Order(*_envelope(frames, at, "REQUEST"))
+
+
+def _read_worker_partial(frames: Frames, at: int) -> WorkerPartial:
+    return WorkerPartial(*_envelope(frames, at, "PARTIAL"))
+
+
+def _read_worker_final(frames: Frames, at: int) -> WorkerFinal:
+    return WorkerFinal(*_envelope(frames, at, "FINAL"))
+
+
+def _read_ping(frames: Frames, at: int) -> Ping:
+    _exactly_two(frames, at, "PING")
+    return Ping()
+
+
+def _read_pong(frames: Frames, at: int) -> Pong:
+    _exactly_two(frames, at, "PONG")
+    return Pong()
+
+
+def _read_disconnect(frames: Frames, at: int) -> Disconnect:
+    _exactly_two(frames, at, "DISCONNECT")
+    return Disconnect()
+
+
+def read_credit(frame: Frame) -> int:
+    """How many requests a worker takes at once, as decimal text."""
+    text = bytes(frame[:8]) if type(frame) is bytes else b""
+    if text.isdigit() and len(frame) <= 7 and 1 <= int(text) <= MAX_CREDIT:
+        return int(text)
+    raise refuse("bad_credit", f"credit must be decimal text from 1 to {MAX_CREDIT}")
+
+
+def _envelope(frames: Frames, at: int, what: str) -> tuple[bytes, bytes, list[Frame]]:
+    # One address frame, one empty frame, one id frame, then the body (MDR-31, MDR-32).
+    if len(frames) < at + 6:
+        raise refuse("short", f"{what} has {len(frames) - at} frames; it takes 6 or more")
+    if len(frames[at + 3]):
+        raise refuse("envelope", f"{what} has no empty frame after the client address")
+    return read_id(frames[at + 2], "client address"), read_id(frames[at + 4]), read_body(frames, at + 5)
+
+
+def _exactly_two(frames: Frames, at: int, what: str) -> None:
+    if len(frames) != at + 2:
+        raise refuse("length", f"{what} has {len(frames) - at} frames; it takes 2")
+
+
+CLIENT_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], ClientMessage]]] = {b"\x01": read_request}
+WORKER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], WorkerMessage]]] = {
+    b"\x01": _read_ready,
+    b"\x03": _read_worker_partial,
+    b"\x04": _read_worker_final,
+    b"PING": _read_ping,
+    b"\x06": _read_disconnect,
+}
+REPLY_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], Reply]]] = {
+    b"\x02": _read_partial,
+    b"\x03": _read_final,
+}
+ORDER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], Command]]] = {
+    b"\x02": _read_order,
+    b"PONG": _read_pong,
+    b"\x06": _read_disconnect,
+}
+
+
+def read_from_client(frames: Frames, at: int = 0) -> ClientMessage:
+    return read_command(CLIENT_COMMANDS, frames, at)
+
+
+def read_from_worker(frames: Frames, at: int = 0) -> WorkerMessage:
+    return read_command(WORKER_COMMANDS, frames, at)
+
+
+def read_as_client(frames: Frames, at: int = 0) -> Reply:
+    return read_command(REPLY_COMMANDS, frames, at)
+
+
+def read_as_worker(frames: Frames, at: int = 0) -> Command:
+    return read_command(ORDER_COMMANDS, frames, at)
+
+
+# -- writing ----------------------------------------------------------------------------------
+
+
+def write_from_client(message: ClientMessage, tag: bytes = CLIENT_TAG) -> list[Frame]:
+    return [
+        tag,
+        b"\x01",
+        check_name(message.service, "service name"),
+        check_id(message.request_id),
+        *_some(message.body),
+    ]
+
+
+def write_from_worker(message: WorkerMessage, tag: bytes = WORKER_TAG) -> list[Frame]:
+    match message:
+        case WorkerFinal(address, request_id, body):
+            return [tag, b"\x04", address, EMPTY, request_id, *_some(body)]
+        case WorkerPartial(address, request_id, body):
+            return [tag, b"\x03", address, EMPTY, request_id, *_some(body)]
+        case Ready(service, 1):
+            return [tag, b"\x01", check_name(service, "service name")]
+        case Ready(service, credit):
+            return [tag, b"\x01", check_name(service, "service name"), b"%d" % credit]
+        case Ping():
+            return [tag, b"PING"]
+        case Disconnect():
+            return [tag, b"\x06"]
+
+
+def write_partial(
+    service: bytes, request_id: bytes, body: list[Frame], tag: bytes = CLIENT_TAG
+) -> list[Frame]:
+    return [tag, b"\x02", service, request_id, *_some(body)]
+
+
+def write_final(service: bytes, request_id: bytes, body: list[Frame], tag: bytes = CLIENT_TAG) -> list[Frame]:
+    return [tag, b"\x03", service, request_id, *_some(body)]
+
+
+def write_order(address: bytes, request_id: bytes, body: list[Frame], tag: bytes = WORKER_TAG) -> list[Frame]:
+    return [tag, b"\x02", address, EMPTY, request_id, *_some(body)]
+
+
+def write_pong(tag: bytes = WORKER_TAG) -> list[Frame]:
+    return [tag, b"PONG"]
+
+
+def write_disconnect(tag: bytes = WORKER_TAG) -> list[Frame]:
+    return [tag, b"\x06"]
+
+
+def _some(body: list[Frame]) -> list[Frame]:
+    # Every command with a body has at least one body frame, be it empty.
+    return body or [EMPTY]
