@@ -1,0 +1,70 @@
+# `make` prints the targets. Anything longer than a line lives in scripts/.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+export PYTHON
+
+BIN := .venv/bin
+STAMP := .venv/.stamp
+INPUTS := pyproject.toml requirements-dev.lock scripts/bootstrap.sh $(wildcard setup.py src/polybus/*/*.pyx)
+COMPILE = "$$(scripts/bootstrap.sh uv)" pip compile --quiet --universal --python-version 3.11 --no-annotate \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(ARGS)
+SECONDS := 60
+JOBS := 2
+
+$(STAMP): $(INPUTS)
+	@scripts/bootstrap.sh && touch $@
+
+.PHONY: help setup demo test lint format types contracts conformance matrix fuzz bench-broker idle-workers \
+	docs-check diagrams lock clean
+
+help: ## print this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with polybus and all development tools (PYTHON=… chooses the interpreter)
+	@:
+
+demo: $(STAMP) ## start a broker, peers of every dialect, and show them talking to each other
+	$(BIN)/polybus demo $(ARGS)
+
+test: $(STAMP) ## run all tests (ARGS=… for pytest, JOBS=2 processes)
+	$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+lint: $(STAMP) ## check style and formatting
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+format: $(STAMP) ## repair what lint can repair
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+types: $(STAMP) ## check types, strictly
+	$(BIN)/mypy
+
+contracts: $(STAMP) ## check which layer imports which
+	$(BIN)/lint-imports && $(BIN)/python scripts/contracts.py
+
+conformance: $(STAMP) ## print every protocol statement with its tests and their result
+	$(BIN)/python tests/conformance/report.py $(ARGS)
+
+matrix: $(STAMP) ## call every worker dialect from every client dialect
+	$(BIN)/python tests/matrix/run.py $(ARGS)
+
+fuzz: $(STAMP) ## feed the decoders and the broker with broken input (SECONDS=60)
+	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)
+
+bench-broker: $(STAMP) ## measure round trips through the broker
+	$(BIN)/python benchmarks/broker.py $(ARGS)
+
+idle-workers: $(STAMP) ## measure what thousands of idle workers cost
+	$(BIN)/python benchmarks/idle_workers.py $(ARGS)
+
+docs-check: $(STAMP) ## check links and make targets named in the documents
+	$(BIN)/python scripts/docs_check.py
+
+diagrams: $(STAMP) ## draw the state diagrams from the tables
+	$(BIN)/python scripts/diagrams.py $(ARGS)
+
+lock: ## remake the lock files (ARGS=--upgrade for the newest versions)
+	$(COMPILE) pyproject.toml -o requirements.lock && $(COMPILE) --extra dev pyproject.toml -o requirements-dev.lock
+
+clean: ## remove everything that can be made again
+	rm -rf .venv .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info \
+		src/polybus/server/_pump.c && find src tests -name '*.so' -delete -o -name __pycache__ -prune -exec rm -rf {} +
