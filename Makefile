@@ -39,7 +39,7 @@ types: $(STAMP) ## check types, strictly
 	$(BIN)/mypy
 
 contracts: $(STAMP) ## check which layer imports which
-	$(BIN)/lint-imports && $(BIN)/python scripts/contracts.py
+	$(BIN)/lint-imports --no-cache && $(BIN)/python scripts/contracts.py
 
 conformance: $(STAMP) ## print every protocol statement with its tests and their result
 	$(BIN)/python tests/conformance/report.py $(ARGS)
@@ -66,5 +66,5 @@ lock: ## remake the lock files (ARGS=--upgrade for the newest versions)
 	$(COMPILE) pyproject.toml -o requirements.lock && $(COMPILE) --extra dev pyproject.toml -o requirements-dev.lock
 
 clean: ## remove everything that can be made again
-	rm -rf .venv .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache src/*.egg-info \
+	rm -rf .venv .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info \
 		src/polybus/server/_pump.c && find src tests -name '*.so' -delete -o -name __pycache__ -prune -exec rm -rf {} +

@@ -73,7 +73,7 @@ say "installing polybus in editable mode"
 "$uv" pip install --quiet --python .venv/bin/python --no-deps --reinstall-package polybus --editable .
 
 [ -x .venv/bin/polybus ] || die "the polybus command is missing from .venv/bin"
-if compgen -G 'src/polybus/server/_pump*.so' >/dev/null; then
+if .venv/bin/python -c 'import polybus.server._pump' 2>/dev/null; then
     say "ready; the compiled pump is built"
 else
     say "ready; no compiled pump (no C compiler?): the pure Python twin is used, correct but slower"
