@@ -1,0 +1,395 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The compiled pump: whole batches of multipart messages through libzmq, one crossing per batch.
+
+Nothing is linked.  The functions come at import time from the very library that pyzmq loaded
+(its file name is hashed and differs from wheel to wheel), so that the handles pyzmq made belong
+to the code that gets them.  If they cannot be found the import fails with the reason, and the
+caller uses the twin.
+
+Draining and sending never block (ZMQ_DONTWAIT) and therefore keep the GIL: giving it up costs
+more than the call.  Only zmq_poll, which does block, runs without it.
+
+A pump belongs to one thread, the one that uses its sockets: libzmq sockets are not thread-safe,
+and closing one while another thread waits in `recv_many` is undefined.  Different pumps in
+different threads do not share anything but these function pointers.  `LargeFrame`s may go from
+thread to thread: libzmq counts references to their content atomically.
+"""
+
+import ctypes
+import sys
+
+import zmq
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.long cimport PyLong_AsSsize_t, PyLong_CheckExact
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.object cimport PyObject
+from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.errno cimport EAGAIN, EINTR, ENOTSOCK
+from libc.string cimport memcpy
+
+cdef extern from "errno.h":
+    const int ENOTSUP
+
+# zmq.h promises this layout: 64 bytes, aligned like a pointer, and these numbers.
+ctypedef union zmq_msg_t:
+    unsigned char space[64]
+    void *alignment
+
+ctypedef struct zmq_pollitem_t:
+    void *socket
+    int fd
+    short events
+    short revents
+
+cdef enum:
+    ZMQ_POLLIN = 1
+    ZMQ_DONTWAIT = 1
+    ZMQ_SNDMORE = 2
+    ZMQ_HAUSNUMERO = 156384712  # libzmq's own error numbers start here
+    EFSM = ZMQ_HAUSNUMERO + 51
+    ETERM = ZMQ_HAUSNUMERO + 53
+    # From here on sharing the content is cheaper than copying it.
+    LARGE_BYTES = 8192
+
+cdef int (*msg_init)(zmq_msg_t *) noexcept nogil
+cdef int (*msg_init_size)(zmq_msg_t *, size_t) noexcept nogil
+cdef int (*msg_close)(zmq_msg_t *) noexcept nogil
+cdef int (*msg_move)(zmq_msg_t *, zmq_msg_t *) noexcept nogil
+cdef int (*msg_copy)(zmq_msg_t *, zmq_msg_t *) noexcept nogil
+cdef void *(*msg_data)(zmq_msg_t *) noexcept nogil
+cdef size_t (*msg_size)(zmq_msg_t *) noexcept nogil
+cdef int (*msg_more)(zmq_msg_t *) noexcept nogil
+cdef int (*msg_recv)(zmq_msg_t *, void *, int) noexcept nogil
+cdef int (*msg_send)(zmq_msg_t *, void *, int) noexcept nogil
+cdef int (*buffer_send)(void *, const void *, size_t, int) noexcept nogil
+cdef int (*poll)(zmq_pollitem_t *, int, long) noexcept nogil
+cdef int (*last_errno)() noexcept nogil
+
+
+def _candidates():
+    """Where libzmq may be: first what pyzmq's extension itself sees, then any libzmq in memory."""
+    # The dynamic linker looks a symbol up in a library and in what that library was linked with,
+    # so this finds libzmq both inside the extension and beside it, and never a stranger's copy.
+    path = getattr(sys.modules.get(zmq.backend.Socket.__module__), "__file__", None)
+    if path:
+        yield path
+    try:
+        with open("/proc/self/maps") as maps:
+            for path in dict.fromkeys(line[line.find("/"):].strip() for line in maps if "libzmq" in line):
+                yield path
+    except OSError:
+        pass  # not Linux
+
+
+def _load():
+    global msg_init, msg_init_size, msg_close, msg_move, msg_copy, msg_data, msg_size, msg_more
+    global msg_recv, msg_send, buffer_send, poll, last_errno
+    cdef size_t found[13]
+    names = (
+        "zmq_msg_init", "zmq_msg_init_size", "zmq_msg_close", "zmq_msg_move", "zmq_msg_copy", "zmq_msg_data",
+        "zmq_msg_size", "zmq_msg_more", "zmq_msg_recv", "zmq_msg_send", "zmq_send", "zmq_poll", "zmq_errno",
+    )
+    reasons = []
+    for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+            numbers = [ctypes.c_int() for _ in range(3)]
+            library.zmq_version(*map(ctypes.byref, numbers))
+            version = tuple(number.value for number in numbers)
+            if version != tuple(zmq.zmq_version_info()):
+                raise OSError(f"it is version {version}, not the one pyzmq uses")
+            for i, name in enumerate(names):
+                found[i] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            break
+        except (OSError, AttributeError) as error:
+            reasons.append(f"{path}: {error}")
+    else:
+        raise ImportError("libzmq's functions were not found in this process: " + ("; ".join(reasons) or "no library"))
+    msg_init = <int (*)(zmq_msg_t *) noexcept nogil> found[0]
+    msg_init_size = <int (*)(zmq_msg_t *, size_t) noexcept nogil> found[1]
+    msg_close = <int (*)(zmq_msg_t *) noexcept nogil> found[2]
+    msg_move = <int (*)(zmq_msg_t *, zmq_msg_t *) noexcept nogil> found[3]
+    msg_copy = <int (*)(zmq_msg_t *, zmq_msg_t *) noexcept nogil> found[4]
+    msg_data = <void *(*)(zmq_msg_t *) noexcept nogil> found[5]
+    msg_size = <size_t (*)(zmq_msg_t *) noexcept nogil> found[6]
+    msg_more = <int (*)(zmq_msg_t *) noexcept nogil> found[7]
+    msg_recv = <int (*)(zmq_msg_t *, void *, int) noexcept nogil> found[8]
+    msg_send = <int (*)(zmq_msg_t *, void *, int) noexcept nogil> found[9]
+    buffer_send = <int (*)(void *, const void *, size_t, int) noexcept nogil> found[10]
+    poll = <int (*)(zmq_pollitem_t *, int, long) noexcept nogil> found[11]
+    last_errno = <int (*)() noexcept nogil> found[12]
+
+
+_load()
+
+
+cdef class LargeFrame:
+    """A frame of 8 KiB or more, still in libzmq's memory; read-only, forwarded without a copy.
+
+    It is equal only to itself; `bytes(frame)` copies the content, `memoryview(frame)` shows it.
+    """
+
+    cdef zmq_msg_t msg
+
+    def __cinit__(self):
+        msg_init(&self.msg)
+
+    def __dealloc__(self):
+        msg_close(&self.msg)
+
+    def __len__(self):
+        return msg_size(&self.msg)
+
+    def __bytes__(self):
+        return PyBytes_FromStringAndSize(<char *> msg_data(&self.msg), msg_size(&self.msg))
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, msg_data(&self.msg), msg_size(&self.msg), True, flags)
+
+    def __repr__(self):
+        return f"<LargeFrame of {msg_size(&self.msg)} bytes>"
+
+
+cdef object _error(int errno):
+    return zmq.ContextTerminated(errno) if errno == ETERM else zmq.ZMQError(errno)
+
+
+cdef object _settled(object frame):
+    """Anything bytes-like as one of the two kinds of frame that the send loop knows."""
+    cdef Py_buffer view
+    cdef LargeFrame large
+    if PyBytes_CheckExact(frame) or type(frame) is LargeFrame:
+        return frame
+    if not PyObject_CheckBuffer(frame):
+        raise TypeError(f"a frame must be bytes-like, not {type(frame).__name__}")
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        if view.len < LARGE_BYTES:
+            return PyBytes_FromStringAndSize(<char *> view.buf, view.len)
+        large = LargeFrame()
+        if msg_init_size(&large.msg, view.len) != 0:
+            msg_init(&large.msg)
+            raise MemoryError
+        memcpy(msg_data(&large.msg), view.buf, view.len)
+        return large
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef class CompiledPump:
+    """Batches in, batches out, over some sockets and raw file descriptors; see `polybus.server.pump`."""
+
+    kind = "compiled"
+
+    cdef tuple sockets
+    cdef zmq_pollitem_t *items  # the sockets, then the fds
+    cdef Py_ssize_t n_sockets, n_fds, first
+
+    def __cinit__(self, sockets, fds=()):
+        cdef Py_ssize_t i
+        cdef size_t handle
+        self.sockets = tuple(sockets)
+        numbers = tuple(fds)
+        self.n_sockets = len(self.sockets)
+        self.n_fds = len(numbers)
+        self.items = <zmq_pollitem_t *> PyMem_Calloc(self.n_sockets + self.n_fds, sizeof(zmq_pollitem_t))
+        if self.items == NULL:
+            raise MemoryError
+        self._check_open()
+        for i in range(self.n_sockets):
+            handle = self.sockets[i].underlying
+            self.items[i].socket = <void *> handle
+            self.items[i].events = ZMQ_POLLIN
+        for i in range(self.n_fds):
+            self.items[self.n_sockets + i].fd = numbers[i]
+            self.items[self.n_sockets + i].events = ZMQ_POLLIN
+
+    def __dealloc__(self):
+        PyMem_Free(self.items)
+
+    cdef int _check_open(self) except -1:
+        # A closed socket's handle points to freed memory: libzmq must never see it.
+        for socket in self.sockets:
+            if socket.closed:
+                raise zmq.ZMQError(ENOTSOCK)
+        return 0
+
+    def recv_many(self, long timeout_ms, Py_ssize_t limit=1000):
+        """Whole messages as `(index, frames)`, at most `limit` per socket; waits only if there are none."""
+        cdef list batch = []
+        cdef Py_ssize_t i, k
+        cdef int rc, errno
+        if limit < 1:
+            raise ValueError("limit must be 1 or more")
+        self._check_open()
+        if self.n_sockets:
+            self.first = (self.first + 1) % self.n_sockets
+        for i in range(self.n_sockets):
+            self._drain((self.first + i) % self.n_sockets, limit, batch)
+        if batch or timeout_ms == 0:
+            # Busy sockets must not starve the fds, so these are looked at every time.
+            if self.n_fds and poll(self.items + self.n_sockets, <int> self.n_fds, 0) > 0:
+                self._report_fds(batch)
+            return batch
+        # A signal that came since the last bytecode has set its flag but will not interrupt the wait.
+        PyErr_CheckSignals()
+        with nogil:
+            rc = poll(self.items, <int> (self.n_sockets + self.n_fds), timeout_ms)
+        if rc < 0:
+            errno = last_errno()
+            if errno != EINTR:
+                raise _error(errno)
+            PyErr_CheckSignals()
+        elif rc > 0:
+            for i in range(self.n_sockets):
+                k = (self.first + i) % self.n_sockets
+                if self.items[k].revents:
+                    self._drain(k, limit, batch)
+            self._report_fds(batch)
+        return batch
+
+    cdef int _report_fds(self, list batch) except -1:
+        cdef Py_ssize_t i
+        for i in range(self.n_sockets, self.n_sockets + self.n_fds):
+            # An error or a hang-up counts as readable: the owner's read tells which.
+            if self.items[i].revents:
+                batch.append((i, []))
+        return 0
+
+    cdef int _drain(self, Py_ssize_t at, Py_ssize_t limit, list batch) except -1:
+        cdef zmq_msg_t msg
+        cdef void *handle = self.items[at].socket
+        cdef object index = at
+        cdef list frames
+        cdef LargeFrame large
+        cdef Py_ssize_t n
+        cdef int rc, errno
+        msg_init(&msg)
+        try:
+            for n in range(limit):
+                frames = []
+                while True:
+                    rc = msg_recv(&msg, handle, ZMQ_DONTWAIT)
+                    if rc < 0:
+                        errno = last_errno()
+                        if errno == EINTR:
+                            continue  # nothing blocks here; Python runs the handler when we return
+                        # A socket that cannot receive (PUB, or REQ before it asked) has nothing for us.
+                        # Other errors last, so what was received goes out first and the next call raises.
+                        if errno == EAGAIN or errno == ENOTSUP or errno == EFSM or batch:
+                            return 0
+                        raise _error(errno)
+                    if rc < LARGE_BYTES:
+                        frames.append(PyBytes_FromStringAndSize(<char *> msg_data(&msg), rc))
+                        if not msg_more(&msg):
+                            break
+                    else:
+                        large = LargeFrame.__new__(LargeFrame)
+                        rc = msg_more(&msg)
+                        msg_move(&large.msg, &msg)
+                        frames.append(large)
+                        if not rc:
+                            break
+                batch.append((index, frames))
+        finally:
+            msg_close(&msg)
+        return 0
+
+    def send_many(self, messages):
+        """Send what goes without waiting; returns `(position, errno)` of every message that did not."""
+        cdef list refused = []
+        cdef list batch
+        cdef PyObject *message
+        cdef Py_ssize_t position
+        cdef int errno
+        self._check_open()
+        batch = messages if self._is_plain(messages) else self._plain(messages)
+        for position in range(PyList_GET_SIZE(batch)):
+            message = PyList_GET_ITEM(batch, position)
+            errno = self._send(
+                self.items[PyLong_AsSsize_t(<object> PyTuple_GET_ITEM(<tuple> message, 0))].socket,
+                <object> PyTuple_GET_ITEM(<tuple> message, 1),
+            )
+            if errno:
+                refused.append((position, errno))
+        return refused
+
+    cdef int _send(self, void *handle, object frames) noexcept:
+        """Send one message; 0, or the errno of its first refusal.  Runs no Python code."""
+        cdef PyObject **items = PySequence_Fast_ITEMS(frames)
+        cdef Py_ssize_t last = PySequence_Fast_GET_SIZE(frames) - 1
+        cdef Py_ssize_t i
+        cdef int rc, errno, flags, refusal = 0
+        cdef zmq_msg_t msg
+        for i in range(last + 1):
+            flags = ZMQ_DONTWAIT if i == last else ZMQ_DONTWAIT | ZMQ_SNDMORE
+            while True:
+                if PyBytes_CheckExact(<object> items[i]):
+                    rc = buffer_send(
+                        handle, PyBytes_AS_STRING(<object> items[i]), PyBytes_GET_SIZE(<object> items[i]), flags
+                    )
+                else:
+                    msg_init(&msg)
+                    msg_copy(&msg, &(<LargeFrame> items[i]).msg)
+                    rc = msg_send(&msg, handle, flags)
+                    if rc < 0:
+                        msg_close(&msg)  # leaves errno alone: it only lowers a count
+                if rc >= 0:
+                    break
+                errno = last_errno()
+                if errno == EINTR:
+                    continue
+                if i == 0:
+                    return errno
+                # The peer went away in the middle.  libzmq now drops frames up to and including the next
+                # one without SNDMORE: the others must follow, or the next message would be cut.
+                if not refusal:
+                    refusal = errno
+                break
+        return refusal
+
+    cdef bint _is_plain(self, object messages) except -1:
+        """Whether the send loop can take the batch as it is: true for nearly every batch, and quick to see."""
+        cdef PyObject *message
+        cdef PyObject *frames
+        cdef PyObject **items
+        cdef Py_ssize_t i, n, at
+        if not PyList_CheckExact(messages):
+            return False
+        for i in range(PyList_GET_SIZE(messages)):
+            message = PyList_GET_ITEM(messages, i)
+            if not PyTuple_CheckExact(<object> message) or PyTuple_GET_SIZE(<object> message) != 2:
+                return False
+            if not PyLong_CheckExact(<object> PyTuple_GET_ITEM(<object> message, 0)):
+                return False
+            at = PyLong_AsSsize_t(<object> PyTuple_GET_ITEM(<object> message, 0))
+            frames = PyTuple_GET_ITEM(<object> message, 1)
+            if not (PyList_CheckExact(<object> frames) or PyTuple_CheckExact(<object> frames)):
+                return False
+            n = PySequence_Fast_GET_SIZE(<object> frames)
+            if n == 0 or at < 0 or at >= self.n_sockets:
+                return False
+            items = PySequence_Fast_ITEMS(<object> frames)
+            for n in range(n):
+                if not PyBytes_CheckExact(<object> items[n]) and type(<object> items[n]) is not LargeFrame:
+                    return False
+        return True
+
+    cdef list _plain(self, object messages):
+        """The batch with every frame bytes or LargeFrame; raises for what cannot be sent, before any is."""
+        cdef list batch = []
+        for index, frames in messages:
+            if not 0 <= index < self.n_sockets:
+                raise IndexError(f"there is no socket {index}; the pump has {self.n_sockets}")
+            settled = [_settled(frame) for frame in frames]
+            if not settled:
+                raise ValueError("a message needs at least one frame")
+            batch.append((int(index), settled))
+        return batch
