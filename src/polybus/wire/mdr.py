@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from polybus.errors import LocalProtocolError
 from polybus.wire.frames import (
     EMPTY,
     Frame,
@@ -245,17 +246,38 @@ def write_from_client(message: ClientMessage, tag: bytes = CLIENT_TAG) -> list[F
 def write_from_worker(message: WorkerMessage, tag: bytes = WORKER_TAG) -> list[Frame]:
     match message:
         case WorkerFinal(address, request_id, body):
-            return [tag, b"\x04", address, EMPTY, request_id, *_some(body)]
+            return [
+                tag,
+                b"\x04",
+                check_id(address, "client address"),
+                EMPTY,
+                check_id(request_id),
+                *_some(body),
+            ]
         case WorkerPartial(address, request_id, body):
-            return [tag, b"\x03", address, EMPTY, request_id, *_some(body)]
+            return [
+                tag,
+                b"\x03",
+                check_id(address, "client address"),
+                EMPTY,
+                check_id(request_id),
+                *_some(body),
+            ]
         case Ready(service, 1):
             return [tag, b"\x01", check_name(service, "service name")]
         case Ready(service, credit):
-            return [tag, b"\x01", check_name(service, "service name"), b"%d" % credit]
+            return [tag, b"\x01", check_name(service, "service name"), write_credit(credit)]
         case Ping():
             return [tag, b"PING"]
         case Disconnect():
             return [tag, b"\x06"]
+
+
+def write_credit(credit: int) -> bytes:
+    """The frame that `read_credit` reads."""
+    if 1 <= credit <= MAX_CREDIT:
+        return b"%d" % credit
+    raise LocalProtocolError(f"credit is {credit}; allowed are 1 to {MAX_CREDIT}")
 
 
 def write_partial(
