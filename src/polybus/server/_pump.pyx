@@ -20,9 +20,7 @@ import sys
 
 import zmq
 
-from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
@@ -167,9 +165,10 @@ cdef object _settled(object frame):
     cdef LargeFrame large
     if PyBytes_CheckExact(frame) or type(frame) is LargeFrame:
         return frame
-    if not PyObject_CheckBuffer(frame):
-        raise TypeError(f"a frame must be bytes-like, not {type(frame).__name__}")
-    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    except (TypeError, BufferError):
+        raise TypeError(f"a frame must be bytes-like, not {type(frame).__name__}") from None
     try:
         if view.len < LARGE_BYTES:
             return PyBytes_FromStringAndSize(<char *> view.buf, view.len)
@@ -199,6 +198,8 @@ cdef class CompiledPump:
         numbers = tuple(fds)
         self.n_sockets = len(self.sockets)
         self.n_fds = len(numbers)
+        if not self.n_sockets + self.n_fds:
+            raise ValueError("a pump needs at least one socket or fd")
         self.items = <zmq_pollitem_t *> PyMem_Calloc(self.n_sockets + self.n_fds, sizeof(zmq_pollitem_t))
         if self.items == NULL:
             raise MemoryError

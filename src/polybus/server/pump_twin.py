@@ -1,0 +1,156 @@
+"""The pump without a compiler: the same interface and promises, through pyzmq alone.
+
+Every frame costs a call here, so the calls are the cheapest that pyzmq has: the methods of its backend
+class, unbound, with plain integers for flags; enums and the methods written in Python cost several
+times more.  Receiving a `zmq.Frame` and asking it for its bytes and its `more` flag beats receiving
+bytes and asking the socket, and it leaves large frames uncopied.
+
+pyzmq runs signal handlers inside each of its calls and then forgets what the call did.  When one
+raises in the middle of a batch, what was received before is kept for the next call and the message it
+broke is finished or skipped, so that the socket never stands in the middle of a message.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import zmq
+import zmq.backend
+
+if TYPE_CHECKING:
+    from polybus.server.pump import Batch, Sendable
+
+# Plain integers: pyzmq's enums cost more than the call.
+_POLLIN: Final = int(zmq.POLLIN)
+_RCVMORE: Final = int(zmq.RCVMORE)
+_LAST: Final = int(zmq.DONTWAIT)
+_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
+# From here on sharing the content is cheaper than copying it; the same line as in the compiled pump.
+_LARGE_BYTES: Final = 8192
+
+_backend: Final[Any] = zmq.backend.Socket
+_recv: Final = _backend.recv
+_send: Final = _backend.send
+_get: Final = _backend.get
+_poll: Final[Any] = zmq.backend.zmq_poll
+_PLAIN: Final = frozenset({bytes, zmq.Frame})
+
+
+class PyzmqPump:
+    """Batches in, batches out, over some sockets and raw file descriptors; see `polybus.server.pump`."""
+
+    kind: Final = "pyzmq"
+
+    def __init__(self, sockets: Sequence[zmq.Socket[bytes]], fds: Sequence[int] = ()) -> None:
+        self._sockets = tuple(sockets)
+        if not (self._sockets or fds):
+            raise ValueError("a pump needs at least one socket or fd")
+        self._check_open()
+        everything: list[Any] = [*self._sockets, *fds]
+        self._index = {thing: i for i, thing in enumerate(everything)}
+        items = [(thing, _POLLIN) for thing in everything]
+        n = len(self._sockets)
+        # The same items, beginning with each socket in turn; the fds always come last.
+        self._orders = [items[i:n] + items[:i] + items[n:] for i in range(n or 1)]
+        self._turn = 0
+        self._kept: Batch = []
+
+    def _check_open(self) -> None:
+        for socket in self._sockets:
+            if socket.closed:
+                raise zmq.ZMQError(errno.ENOTSOCK)
+
+    def recv_many(self, timeout_ms: int, limit: int = 1000) -> Batch:
+        if limit < 1:
+            raise ValueError("limit must be 1 or more")
+        self._check_open()
+        batch, self._kept = self._kept, []
+        self._turn = (self._turn + 1) % len(self._orders)
+        try:
+            # Looks first and waits only if nothing is there, in one call.
+            for thing, _ in _poll(self._orders[self._turn], 0 if batch else timeout_ms):
+                index = self._index[thing]
+                if index < len(self._sockets):
+                    self._drain(thing, index, limit, batch)
+                else:
+                    batch.append((index, []))
+        except zmq.ZMQError:
+            # Errors last: what was received goes out first, and the next call raises.
+            if not batch:
+                raise
+        except BaseException:
+            self._kept = batch
+            raise
+        return batch
+
+    def _drain(self, socket: Any, index: int, limit: int, batch: Batch) -> None:
+        recv = _recv
+        try:
+            for _ in range(limit):
+                frame = recv(socket, _LAST, False)
+                frames = [frame.bytes if len(frame) < _LARGE_BYTES else frame]
+                while frame.more:
+                    frame = recv(socket, _LAST, False)
+                    frames.append(frame.bytes if len(frame) < _LARGE_BYTES else frame)
+                batch.append((index, frames))
+        except zmq.Again:
+            pass
+        except zmq.ZMQError:
+            raise
+        except BaseException:
+            while _get(socket, _RCVMORE):
+                recv(socket, _LAST, False)
+            raise
+
+    def send_many(self, messages: Sequence[tuple[int, Sequence[Sendable]]]) -> list[tuple[int, int]]:
+        self._check_open()
+        batch = [self._checked(*message) for message in messages]
+        refused: list[tuple[int, int]] = []
+        send = _send
+        for position, (socket, frames) in enumerate(batch):
+            last = len(frames) - 1
+            at = 0
+            try:
+                while at < last:
+                    send(socket, frames[at], _MORE)
+                    at += 1
+                send(socket, frames[at], _LAST)
+            except zmq.ZMQError as error:
+                refused.append((position, error.errno or errno.EIO))
+                if at:
+                    _finish(socket, frames, at + 1)
+            except BaseException:
+                # A signal handler raised after the frame went out.
+                _finish(socket, frames, at + 1)
+                raise
+        return refused
+
+    def _checked(self, index: int, frames: Sequence[Sendable]) -> tuple[Any, Sequence[Any]]:
+        if not 0 <= index < len(self._sockets):
+            raise IndexError(f"there is no socket {index}; the pump has {len(self._sockets)}")
+        if not frames:
+            raise ValueError("a message needs at least one frame")
+        if not _PLAIN.issuperset(map(type, frames)):
+            frames = [_settled(frame) for frame in frames]
+        return self._sockets[index], frames
+
+
+def _settled(frame: Sendable) -> Sendable:
+    if type(frame) in _PLAIN:
+        return frame
+    try:
+        return memoryview(cast(Any, frame)).cast("B")
+    except TypeError:
+        raise TypeError(f"a frame must be bytes-like, not {type(frame).__name__}") from None
+
+
+def _finish(socket: Any, frames: Sequence[Any], at: int) -> None:
+    """Send the rest of a message that broke: libzmq drops it up to the frame that ends it."""
+    last = len(frames) - 1
+    for i in range(at, last + 1):
+        try:
+            _send(socket, frames[i], _LAST if i == last else _MORE)
+        except zmq.ZMQError:
+            continue
