@@ -70,7 +70,12 @@ say "installing the locked packages"
 "$uv" pip install --quiet --python .venv/bin/python -r requirements-dev.lock
 
 say "installing polybus in editable mode"
-"$uv" pip install --quiet --python .venv/bin/python --no-deps --reinstall-package polybus --editable .
+install_self() { "$uv" pip install --quiet --python .venv/bin/python --no-deps --reinstall-package polybus --editable .; }
+# setup.py should do without a compiler by itself; if its build fails all the same, do without the extension.
+if ! failure=$(install_self 2>&1); then
+    say "the optional extension could not be built; installing without it"
+    POLYBUS_NO_EXTENSION=1 install_self || die "the installation failed even without the extension. It said first: $failure"
+fi
 
 [ -x .venv/bin/polybus ] || die "the polybus command is missing from .venv/bin"
 if .venv/bin/python -c 'import polybus.server._pump' 2>/dev/null; then
