@@ -1,0 +1,153 @@
+"""Everything the bus can ask to be done. Values only: the server carries them out.
+
+Actions towards a client carry all that is needed to write the message, so that an answer from
+the cache looks like the first one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from polybus.core.model import Address, Body, Node, Reason, Request, Worker
+
+
+class Deliver(Struct, frozen=True):
+    """Hand a request to a worker."""
+
+    worker: Worker
+    request: Request
+
+
+class Accept(Struct, frozen=True):
+    """Tell the client that its request is accepted."""
+
+    client: Address
+    voice: Any
+    service: bytes
+    request_id: bytes
+
+
+class Stream(Struct, frozen=True):
+    """Hand a piece of an answer to the client."""
+
+    client: Address
+    voice: Any
+    service: bytes
+    request_id: bytes
+    body: Body
+
+
+class Answer(Struct, frozen=True):
+    """Hand the answer to the client."""
+
+    client: Address
+    voice: Any
+    service: bytes
+    request_id: bytes
+    body: Body
+
+
+class Refuse(Struct, frozen=True):
+    """Tell the client that there will be no answer, and why. `body` is the worker's own word, if any."""
+
+    client: Address
+    voice: Any
+    service: bytes
+    request_id: bytes
+    reason: Reason
+    detail: str
+    body: Body
+
+
+class Stop(Struct, frozen=True):
+    """Tell a worker that nobody waits for this request any more."""
+
+    worker: Worker
+    token: bytes
+
+
+class Beat(Struct, frozen=True):
+    """Show a worker that we are there, or ask whether it is."""
+
+    worker: Worker
+
+
+class Dismiss(Struct, frozen=True):
+    """End the conversation with a worker; nothing more is sent to it."""
+
+    peer: Address
+    voice: Any
+    reason: str
+
+
+class Reschedule(Struct, frozen=True):
+    """Hand a schedule to a scheduler."""
+
+    worker: Worker
+    message: Any
+
+
+class Fanout(Struct, frozen=True):
+    """Send a publication to everyone who wants it."""
+
+    topic: bytes
+    body: Body
+
+
+class Approve(Struct, frozen=True):
+    """The catalog took a registration."""
+
+    node: Address
+    voice: Any
+    entry: Node
+
+
+class Deny(Struct, frozen=True):
+    """The catalog refused a registration or an update."""
+
+    node: Address
+    voice: Any
+    name: bytes
+    reasons: tuple[str, ...]
+
+
+class Acknowledge(Struct, frozen=True):
+    """The catalog took an update or a beat."""
+
+    node: Address
+    voice: Any
+    name: bytes
+
+
+class Forget(Struct, frozen=True):
+    """A node is no longer in the catalog."""
+
+    entry: Node
+    reason: str
+
+
+class Drained(Struct, frozen=True):
+    """Nothing is left to do: the bus may stop."""
+
+
+class Observed(Struct, frozen=True):
+    """Something happened that listeners (tap, journal) want to know."""
+
+    at: float
+    what: str
+    token: bytes = b""
+    request_id: bytes = b""
+    service: bytes = b""
+    client: Address | None = None
+    client_voice: Any = None
+    worker: Address | None = None
+    worker_voice: Any = None
+    attempt: int = 0
+    reason: str = ""
+    detail: str = ""
+    size: int = 0
+    accepted_at: float = 0.0
+    dispatched_at: float = 0.0
+    body: Body | None = None

@@ -1,0 +1,202 @@
+"""The bus: all its tables, and one way in.
+
+    bus.handle(event, now)      # changes the tables, notes what is to be done
+    actions = bus.take()        # what is to be done, in order
+
+`now` is any clock that does not go back; the bus has none of its own.  What each event does
+is in `requests`, `workers`, `topics` and `catalog`; the table `HANDLERS` joins them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from polybus.core import catalog, events, intake, replies, requests, topics, workers
+from polybus.core.actions import Observed
+from polybus.core.lifecycle import BusState
+from polybus.core.model import Address, Client, FairQueue, Limits, Node, Request, Roster, Service, Worker
+from polybus.core.timers import Timers
+
+
+class Counters:
+    """What happened since the start. Plain numbers: they are read often and written on the hot path."""
+
+    __slots__ = (
+        "accepted",
+        "answers_lost",
+        "cancelled",
+        "dispatched",
+        "duplicates",
+        "expired",
+        "failed",
+        "invalid",
+        "late",
+        "published",
+        "rejected",
+        "replayed",
+        "replied",
+        "requeued",
+        "workers_lost",
+    )
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+    accepted: int
+    answers_lost: int
+    cancelled: int
+    dispatched: int
+    duplicates: int
+    expired: int
+    failed: int
+    invalid: int
+    late: int
+    published: int
+    rejected: int
+    replayed: int
+    replied: int
+    requeued: int
+    workers_lost: int
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Bus:
+    """One routing core. Not thread-safe: one thread owns it."""
+
+    def __init__(self, nonce: bytes, limits: Limits | None = None, watched: bool = False) -> None:
+        # Tokens must not be mistaken for those of an earlier life of this broker.
+        self.nonce = nonce
+        self.limits = limits or Limits()
+        # Whether anybody listens to `Observed` actions: building them costs time.
+        self.watched = watched
+        self.state = BusState.SERVING
+        self.sequence = 0
+        self.held_bytes = 0
+        self.counters = Counters()
+        self.clients: dict[Address, Client] = {}
+        self.services: dict[bytes, Service] = {}
+        self.workers: dict[Address, Worker] = {}
+        self.requests: dict[bytes, Request] = {}
+        self.schedulers: deque[Worker] = deque()
+        self.nodes: dict[bytes, Node] = {}
+        self.subscriptions: dict[int, dict[bytes, int]] = {}
+        self.topic_counts: dict[bytes, int] = {}
+        self.replies: deque[tuple[float, Client, bytes, int]] = deque()
+        self.replies_bytes = 0
+        self.expiries: Timers[Request] = Timers()
+        self.watches: Timers[Worker] = Timers()
+        self.leases: Timers[Node] = Timers()
+        self.swept_at = 0.0
+        self.actions: list[Any] = []
+
+    def handle(self, event: Any, now: float) -> None:
+        """Let one event happen."""
+        HANDLERS[type(event)](self, event, now)
+
+    def take(self) -> list[Any]:
+        """The actions noted since the last call."""
+        actions = self.actions
+        self.actions = []
+        return actions
+
+    def next_at(self) -> float | None:
+        """When a `Tick` is due at the latest."""
+        times = [
+            t
+            for t in (self.expiries.next_at(), self.watches.next_at(), self.leases.next_at())
+            if t is not None
+        ]
+        return min(times, default=None)
+
+    def service(self, name: bytes) -> Service | None:
+        """The service of this name, made if it is new; None if there are too many."""
+        service = self.services.get(name)
+        if service is None and len(self.services) < self.limits.services:
+            service = self.services[name] = Service(name, FairQueue(), Roster())
+        return service
+
+    def observe(self, what: str, now: float, **facts: Any) -> None:
+        """Tell the listeners, if there are any."""
+        if self.watched:
+            self.actions.append(Observed(now, what, **facts))
+
+    def observe_request(self, what: str, request: Request, now: float, **facts: Any) -> None:
+        """Tell the listeners about a request, if there are any."""
+        if self.watched:
+            self.actions.append(
+                Observed(
+                    now,
+                    what,
+                    token=request.token,
+                    request_id=request.request_id,
+                    service=request.service.name,
+                    client=request.client.address,
+                    client_voice=request.voice,
+                    worker=request.worker.address if request.worker else None,
+                    worker_voice=request.worker.voice if request.worker else None,
+                    attempt=request.attempt,
+                    size=request.size,
+                    accepted_at=request.accepted_at,
+                    dispatched_at=request.dispatched_at,
+                    **facts,
+                )
+            )
+
+
+def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
+    requests.expire_due(bus, now)
+    workers.watch_due(bus, now)
+    catalog.lapse_due(bus, now)
+    if now - bus.swept_at >= 1.0:
+        bus.swept_at = now
+        replies.forget_old(bus, now)
+        forget_idle_services(bus, now)
+
+
+def forget_idle_services(bus: Bus, now: float) -> None:
+    """Names come from the wire: a service that nobody offers or asks for is let go."""
+    for service in list(bus.services.values()):
+        if service.roster.members or service.queue.length or not service.idle_since:
+            service.idle_since = now
+        elif now - service.idle_since > bus.limits.idle_service_s:
+            del bus.services[service.name]
+
+
+def on_invalid(bus: Bus, event: events.Invalid, now: float) -> None:
+    bus.counters.invalid += 1
+    bus.observe(
+        "invalid", now, client=event.peer, reason=event.reason, detail=f"{event.dialect}: {event.detail}"
+    )
+
+
+HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
+    events.Submit: intake.on_submit,
+    events.Result: requests.on_result,
+    events.Part: requests.on_part,
+    events.Failure: requests.on_failure,
+    events.Cancel: requests.on_cancel,
+    events.CancelToken: requests.on_cancel_token,
+    events.Undeliverable: requests.on_undeliverable,
+    events.AnswerLost: requests.on_answer_lost,
+    events.Heard: workers.on_heard,
+    events.Slot: workers.on_slot,
+    events.WorkerUp: workers.on_worker_up,
+    events.SchedulerUp: workers.on_scheduler_up,
+    events.WorkerGone: workers.on_worker_gone,
+    events.WorkerFull: workers.on_worker_full,
+    events.Schedule: workers.on_schedule,
+    events.Publish: topics.on_publish,
+    events.Subscribe: topics.on_subscribe,
+    events.Register: catalog.on_register,
+    events.UpdateNode: catalog.on_update,
+    events.NodeBeat: catalog.on_beat,
+    events.NodeLeft: catalog.on_left,
+    events.Drain: requests.on_drain,
+    events.Invalid: on_invalid,
+    events.Tick: on_tick,
+}

@@ -1,0 +1,213 @@
+"""Everything that can happen to the bus.
+
+Dialects turn messages into these; the clock and failing sends are events like any other.
+`client` and `worker` are addresses, `voice` is how to answer them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from polybus.core.model import PLAIN_CALL, Address, Body, Heartbeat, JobOptions, Reason
+
+
+class Submit(Struct, frozen=True):
+    """A client wants a service to run something."""
+
+    client: Address
+    voice: Any
+    # The client's own id for it; empty if its dialect has none, then it cannot be asked for again.
+    request_id: bytes
+    service: bytes
+    body: Body
+    options: JobOptions = PLAIN_CALL
+    # Seconds until it is stale; None takes the default.
+    ttl_s: float | None = None
+    # Whether the client waits for a word that its request was accepted.
+    receipt: bool = False
+    # The service that takes it if nobody offers `service`.
+    fallback: bytes = b""
+
+
+class Cancel(Struct, frozen=True):
+    """A client withdraws one of its requests."""
+
+    client: Address
+    request_id: bytes
+
+
+class CancelToken(Struct, frozen=True):
+    """An operator withdraws a request, named by the bus's own token."""
+
+    token: bytes
+
+
+class WorkerUp(Struct, frozen=True):
+    """A worker offers services, each with a weight."""
+
+    worker: Address
+    voice: Any
+    offers: tuple[tuple[bytes, int], ...]
+    heartbeat: Heartbeat
+    credit: int = 1
+    # It hands out its slots itself (`Slot`) instead of getting one back with every answer.
+    grants_slots: bool = False
+
+
+class SchedulerUp(Struct, frozen=True):
+    """A component that keeps schedules has joined."""
+
+    worker: Address
+    voice: Any
+    heartbeat: Heartbeat
+
+
+class Slot(Struct, frozen=True):
+    """A worker that grants its own slots has one more free."""
+
+    worker: Address
+    voice: Any
+
+
+class Part(Struct, frozen=True):
+    """A worker sent a piece of an answer. An empty token means the oldest request it holds."""
+
+    worker: Address
+    token: bytes
+    body: Body
+
+
+class Result(Struct, frozen=True):
+    """A worker finished a request. An empty token means the oldest request it holds."""
+
+    worker: Address
+    token: bytes
+    body: Body
+
+
+class Failure(Struct, frozen=True):
+    """A worker refused a request or failed at it; `body` is what it sent about it."""
+
+    worker: Address
+    token: bytes
+    detail: str
+    body: Body
+    reason: Reason = Reason.FAILED
+
+
+class Heard(Struct, frozen=True):
+    """A worker or scheduler showed that it is there."""
+
+    worker: Address
+    voice: Any
+
+
+class WorkerGone(Struct, frozen=True):
+    """A worker or scheduler left, was lost or misbehaved."""
+
+    worker: Address
+    reason: str
+
+
+class WorkerFull(Struct, frozen=True):
+    """The pipe to a worker did not take the request with this token."""
+
+    worker: Address
+    token: bytes
+
+
+class Undeliverable(Struct, frozen=True):
+    """A request cannot be written in the dialect of the worker it was given to."""
+
+    worker: Address
+    token: bytes
+    detail: str
+
+
+class AnswerLost(Struct, frozen=True):
+    """An answer could not be handed to its client, which is gone or does not read."""
+
+    client: Address
+    request_id: bytes
+    reason: str
+
+
+class Schedule(Struct, frozen=True):
+    """A schedule is set or removed; `message` is what a scheduler understands."""
+
+    client: Address
+    voice: Any
+    request_id: bytes
+    message: Any
+    remove: bool
+
+
+class Publish(Struct, frozen=True):
+    topic: bytes
+    body: Body
+
+
+class Subscribe(Struct, frozen=True):
+    """Somebody on `link` began (or ceased) to want topics that begin with `prefix`."""
+
+    link: int
+    prefix: bytes
+    wanted: bool
+
+
+class Register(Struct, frozen=True):
+    """A node asks for a lease in the catalog."""
+
+    node: Address
+    voice: Any
+    name: bytes
+    info: dict[str, Any]
+    # Its heartbeat timing; 0 means that it will not send any and the lease has no end.
+    heartbeat_s: float
+    # What the registration lacks, in words; anything here refuses it.
+    missing: tuple[str, ...] = ()
+    # Where its requests go, if it can be called.
+    worker: Address | None = None
+
+
+class UpdateNode(Struct, frozen=True):
+    """A node changes its registration."""
+
+    node: Address
+    voice: Any
+    name: bytes
+    changes: dict[str, Any]
+
+
+class NodeBeat(Struct, frozen=True):
+    """A registered node showed that it is there."""
+
+    node: Address
+    voice: Any
+    name: bytes
+
+
+class NodeLeft(Struct, frozen=True):
+    """A node gave its registration back. With an empty name: whatever it registered from this address."""
+
+    node: Address
+    name: bytes = b""
+
+
+class Invalid(Struct, frozen=True):
+    """A peer sent something that could not be read."""
+
+    peer: Address
+    dialect: str
+    reason: str
+    detail: str
+
+
+class Tick(Struct, frozen=True):
+    """Time has passed."""
+
+
+class Drain(Struct, frozen=True):
+    """Take no new requests and finish what is there."""

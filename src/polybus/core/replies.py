@@ -1,0 +1,49 @@
+"""Answers that were given, kept for clients that ask again with the same id.
+
+Kept by age, by bytes and by count, the oldest leaving first.  A client record lives as long as it
+has unanswered requests or kept answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from polybus.core.model import Body, Client, Finished
+
+if TYPE_CHECKING:
+    from polybus.core.bus import Bus
+
+# What one kept answer costs beside its body.
+KEPT_OVERHEAD_BYTES: Final = 400
+
+
+def keep(bus: Bus, client: Client, request_id: bytes, finished: Finished, now: float) -> None:
+    size = body_size(finished.body) + KEPT_OVERHEAD_BYTES
+    client.done[request_id] = finished
+    bus.replies.append((now, client, request_id, size))
+    bus.replies_bytes += size
+    limits = bus.limits
+    while bus.replies_bytes > limits.replies_bytes or len(bus.replies) > limits.replies_count:
+        _drop_oldest_reply(bus)
+
+
+def _drop_oldest_reply(bus: Bus) -> None:
+    _, client, request_id, size = bus.replies.popleft()
+    bus.replies_bytes -= size
+    client.done.pop(request_id, None)
+    release_client(bus, client)
+
+
+def release_client(bus: Bus, client: Client) -> None:
+    if not client.outstanding and not client.done:
+        bus.clients.pop(client.address, None)
+
+
+def forget_old(bus: Bus, now: float) -> None:
+    """Let go of answers that are too old to be asked for again."""
+    while bus.replies and bus.replies[0][0] < now - bus.limits.replies_age_s:
+        _drop_oldest_reply(bus)
+
+
+def body_size(body: Body) -> int:
+    return len(body[0]) if len(body) == 1 else sum(map(len, body))

@@ -1,0 +1,298 @@
+"""The life of a request: given to a worker, answered, withdrawn, ended.
+
+Order of work in every handler: look, decide, then change.  Each accepted request reaches exactly
+one terminal state through `_end`, which is the only place that lets go of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polybus.core import replies
+from polybus.core.actions import Answer, Deliver, Drained, Refuse, Stop, Stream
+from polybus.core.lifecycle import (
+    ANSWER,
+    CANCEL,
+    DISPATCH,
+    DRAIN,
+    EXPIRE,
+    FAIL,
+    PART,
+    REQUEUE,
+    RUN_DRY,
+    TERMINAL,
+    BusState,
+    Move,
+    RequestState,
+    WorkerState,
+)
+from polybus.core.model import Body, Finished, Reason, Request, Service, Worker
+
+if TYPE_CHECKING:
+    from polybus.core import events
+    from polybus.core.bus import Bus
+
+# -- given to a worker ------------------------------------------------------------------------
+
+
+def dispatch(bus: Bus, request: Request, worker: Worker, now: float) -> None:
+    request.state = DISPATCH[request.state]
+    request.worker = worker
+    request.dispatched_at = now
+    request.attempt += 1
+    worker.inflight[request.token] = request
+    worker.free -= 1
+    worker.spoken_at = now
+    for service in worker.offers:
+        service.roster.refile(worker)
+    bus.counters.dispatched += 1
+    bus.actions.append(Deliver(worker, request))
+    if bus.watched:
+        bus.observe_request("dispatched", request, now)
+
+
+def feed(bus: Bus, worker: Worker, now: float) -> None:
+    """Give a worker what waits for it: its heaviest service first, equal ones in turn."""
+    while worker.free > 0 and worker.state is WorkerState.SERVING:
+        best: Service | None = None
+        best_weight = 0
+        for service, weight in worker.offers.items():
+            if service.queue.length and (best is None or weight > best_weight):
+                best, best_weight = service, weight
+        if best is None:
+            return
+        if len(worker.offers) > 1:
+            # To the end of the line among services of the same weight.
+            worker.offers[best] = worker.offers.pop(best)
+        dispatch(bus, best.queue.pop(), worker, now)
+
+
+def flow(bus: Bus, service: Service, now: float) -> None:
+    """Give what waits for a service to whoever is free."""
+    while service.queue.length:
+        worker = service.roster.best()
+        if worker is None:
+            return
+        dispatch(bus, service.queue.pop(), worker, now)
+
+
+def take_back(bus: Bus, worker: Worker, why: str, now: float) -> set[Service]:
+    """Queue again, at the front, what a lost worker held. The services that have work again."""
+    waiting: set[Service] = set()
+    for request in reversed(worker.inflight.values()):
+        if request.state not in TERMINAL and not _give_up(bus, request, why, now):
+            _requeue(bus, request, why, now)
+            waiting.add(request.service)
+    worker.inflight.clear()
+    return waiting
+
+
+def requeue_one(bus: Bus, worker: Worker, token: bytes, why: str, now: float) -> None:
+    """Queue again one request that a worker never got; it costs no attempt."""
+    request = worker.inflight.pop(token, None)
+    if request is not None and request.state not in TERMINAL:
+        request.attempt -= 1
+        _requeue(bus, request, why, now)
+
+
+def _requeue(bus: Bus, request: Request, why: str, now: float) -> None:
+    bus.counters.requeued += 1
+    bus.observe_request("requeued", request, now, reason=why)
+    request.state = REQUEUE[request.state]
+    request.worker = None
+    request.service.queue.push_front(request)
+
+
+def _give_up(bus: Bus, request: Request, why: str, now: float) -> bool:
+    """Whether a request has cost too many workers."""
+    if request.attempt < bus.limits.attempts:
+        return False
+    detail = f"{request.attempt} workers were lost while they had it, the last one: {why}"
+    bus.counters.failed += 1
+    _end(bus, request, FAIL, Reason.WORKER_LOST, detail, [], now)
+    return True
+
+
+# -- answered ---------------------------------------------------------------------------------
+
+
+def _held(
+    bus: Bus, address: tuple[int, bytes], token: bytes, now: float
+) -> tuple[Worker | None, Request | None]:
+    """The worker at this address and the request it speaks of, if it holds it."""
+    worker = bus.workers.get(address)
+    if worker is None:
+        return None, None
+    worker.seen_at = now
+    if not token and worker.inflight:
+        token = next(iter(worker.inflight))
+    return worker, worker.inflight.get(token)
+
+
+def on_part(bus: Bus, event: events.Part, now: float) -> None:
+    _, request = _held(bus, event.worker, event.token, now)
+    if request is None or request.state in TERMINAL:
+        _late(bus, event.worker, event.token, now)
+        return
+    request.state = PART[request.state]
+    bus.actions.append(
+        Stream(request.client.address, request.voice, request.service.name, request.request_id, event.body)
+    )
+    bus.observe_request("partial", request, now)
+
+
+def on_result(bus: Bus, event: events.Result, now: float) -> None:
+    worker, request = _held(bus, event.worker, event.token, now)
+    if worker is None or request is None:
+        _late(bus, event.worker, event.token, now)
+        return
+    del worker.inflight[request.token]
+    worker.done += 1
+    if request.state in TERMINAL:
+        _late(bus, event.worker, event.token, now)
+    else:
+        bus.counters.replied += 1
+        request.service.answered += 1
+        _end(bus, request, ANSWER, None, "", event.body, now)
+    _slot_back(bus, worker, now)
+
+
+def on_failure(bus: Bus, event: events.Failure, now: float) -> None:
+    worker, request = _held(bus, event.worker, event.token, now)
+    if worker is None or request is None:
+        _late(bus, event.worker, event.token, now)
+        return
+    del worker.inflight[request.token]
+    worker.done += 1
+    if request.state in TERMINAL:
+        _late(bus, event.worker, event.token, now)
+    else:
+        bus.counters.failed += 1
+        request.service.failed += 1
+        _end(bus, request, FAIL, event.reason, event.detail, event.body, now)
+    _slot_back(bus, worker, now)
+
+
+def on_undeliverable(bus: Bus, event: events.Undeliverable, now: float) -> None:
+    worker, request = _held(bus, event.worker, event.token, now)
+    if worker is None or request is None:
+        return
+    del worker.inflight[request.token]
+    worker.free += 1
+    if request.state not in TERMINAL:
+        bus.counters.failed += 1
+        request.service.failed += 1
+        _end(bus, request, FAIL, Reason.UNDELIVERABLE, event.detail, [], now)
+    refile(worker)
+    feed(bus, worker, now)
+
+
+def on_answer_lost(bus: Bus, event: events.AnswerLost, now: float) -> None:
+    # The answer stays in the cache: a client that asks again gets it.
+    bus.counters.answers_lost += 1
+    bus.observe("answer_lost", now, request_id=event.request_id, client=event.client, reason=event.reason)
+
+
+def refile(worker: Worker) -> None:
+    for service in worker.offers:
+        service.roster.refile(worker)
+
+
+def _slot_back(bus: Bus, worker: Worker, now: float) -> None:
+    if not worker.grants_slots:
+        worker.free += 1
+    refile(worker)
+    feed(bus, worker, now)
+
+
+def _late(bus: Bus, worker: tuple[int, bytes], token: bytes, now: float) -> None:
+    bus.counters.late += 1
+    bus.observe("late", now, token=token, worker=worker)
+
+
+# -- withdrawn --------------------------------------------------------------------------------
+
+
+def on_cancel(bus: Bus, event: events.Cancel, now: float) -> None:
+    client = bus.clients.get(event.client)
+    request = client.outstanding.get(event.request_id) if client else None
+    if request is not None:
+        _withdraw(bus, request, "its client withdrew it", now)
+
+
+def on_cancel_token(bus: Bus, event: events.CancelToken, now: float) -> None:
+    request = bus.requests.get(event.token)
+    if request is not None:
+        _withdraw(bus, request, "an operator withdrew it", now)
+
+
+def _withdraw(bus: Bus, request: Request, detail: str, now: float) -> None:
+    bus.counters.cancelled += 1
+    _abandon(bus, request)
+    _end(bus, request, CANCEL, Reason.CANCELLED, detail, [], now)
+
+
+def expire_due(bus: Bus, now: float) -> None:
+    for request in bus.expiries.due(now):
+        if request.expires_at > now:
+            bus.expiries.set(request, request.expires_at)
+            continue
+        waited = f"no answer within {request.expires_at - request.accepted_at:g} s"
+        detail = f"{waited}, no worker was free" if request.worker is None else f"{waited}, a worker has it"
+        bus.counters.expired += 1
+        _abandon(bus, request)
+        _end(bus, request, EXPIRE, Reason.EXPIRED, detail, [], now)
+
+
+def _abandon(bus: Bus, request: Request) -> None:
+    """Take a request out of its queue, or tell its worker. The worker's slot stays taken until it answers."""
+    if request.state is RequestState.QUEUED:
+        request.service.queue.forget_one()
+    elif request.worker is not None:
+        bus.actions.append(Stop(request.worker, request.token))
+
+
+# -- ended ------------------------------------------------------------------------------------
+
+
+def _end(
+    bus: Bus,
+    request: Request,
+    move: Move[RequestState],
+    reason: Reason | None,
+    detail: str,
+    body: Body,
+    now: float,
+) -> None:
+    """Bring a request to its terminal state, tell its client, keep the answer, let go of everything else."""
+    request.state = move[request.state]
+    client = request.client
+    service = request.service.name
+    bus.expiries.clear(request)
+    bus.held_bytes -= request.size
+    del client.outstanding[request.request_id or request.token]
+    del bus.requests[request.token]
+    if request.options.reply_requested:
+        if reason is None:
+            bus.actions.append(Answer(client.address, request.voice, service, request.request_id, body))
+        else:
+            bus.actions.append(
+                Refuse(client.address, request.voice, service, request.request_id, reason, detail, body)
+            )
+    if bus.watched:
+        what = request.state.name.lower()
+        bus.observe_request(what, request, now, reason=str(reason or ""), detail=detail, body=body)
+    if request.request_id:
+        replies.keep(bus, client, request.request_id, Finished(service, body, reason, detail), now)
+    else:
+        replies.release_client(bus, client)
+    if bus.state is BusState.DRAINING and not bus.requests:
+        bus.state = RUN_DRY[bus.state]
+        bus.actions.append(Drained())
+
+
+def on_drain(bus: Bus, event: events.Drain, now: float) -> None:
+    bus.state = DRAIN[bus.state]
+    if bus.state is BusState.DRAINING and not bus.requests:
+        bus.state = RUN_DRY[bus.state]
+        bus.actions.append(Drained())

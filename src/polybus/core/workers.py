@@ -1,0 +1,189 @@
+"""Workers and schedulers: how they come, how their life is watched, how they go.
+
+Liveness is a deadline that is checked when it comes, not moved with every message: a message only
+notes the time, so ten thousand chatty workers cost nothing on the hot path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polybus.core import requests
+from polybus.core.actions import Beat, Dismiss, Refuse, Reschedule
+from polybus.core.lifecycle import CONGEST, HEAR, LEAVE, WorkerState
+from polybus.core.model import Heartbeat, Reason, Worker
+
+if TYPE_CHECKING:
+    from polybus.core import events
+    from polybus.core.bus import Bus
+
+
+def on_worker_up(bus: Bus, event: events.WorkerUp, now: float) -> None:
+    if event.worker in bus.workers:
+        # The same identity begins anew (a restarted process): what it held is lost to it.
+        _remove(bus, bus.workers[event.worker], "it began a new conversation", now)
+    offers = {}
+    for name, weight in event.offers:
+        service = bus.service(name)
+        if service is None:
+            bus.actions.append(Dismiss(event.worker, event.voice, str(Reason.TOO_MANY_SERVICES)))
+            return
+        offers[service] = weight
+    worker = Worker(
+        event.worker,
+        event.voice,
+        event.heartbeat,
+        event.credit,
+        event.grants_slots,
+        now,
+        now,
+        now,
+        offers=offers,
+    )
+    worker.free = 0 if event.grants_slots else event.credit
+    bus.workers[event.worker] = worker
+    for service, weight in offers.items():
+        service.roster.add(worker, weight)
+    _watch(bus, worker, now)
+    bus.observe(
+        "worker_up",
+        now,
+        worker=event.worker,
+        worker_voice=event.voice,
+        service=b",".join(s.name for s in offers),
+    )
+    requests.feed(bus, worker, now)
+
+
+def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
+    if event.worker in bus.workers:
+        _remove(bus, bus.workers[event.worker], "it began a new conversation", now)
+    scheduler = Worker(event.worker, event.voice, event.heartbeat, 0, True, now, now, now, is_scheduler=True)
+    bus.workers[event.worker] = scheduler
+    bus.schedulers.append(scheduler)
+    _watch(bus, scheduler, now)
+    bus.observe("scheduler_up", now, worker=event.worker, worker_voice=event.voice)
+
+
+def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
+    worker = bus.workers.get(event.worker)
+    if worker is None:
+        bus.actions.append(Dismiss(event.worker, event.voice, "unknown_worker"))
+        return
+    _heard(bus, worker, now)
+    worker.free += 1
+    requests.refile(worker)
+    requests.feed(bus, worker, now)
+
+
+def on_heard(bus: Bus, event: events.Heard, now: float) -> None:
+    worker = bus.workers.get(event.worker)
+    if worker is None:
+        # It believes in a conversation that we do not know of: we are new, or gave it up for lost.
+        bus.actions.append(Dismiss(event.worker, event.voice, "unknown_worker"))
+        return
+    _heard(bus, worker, now)
+
+
+def _heard(bus: Bus, worker: Worker, now: float) -> None:
+    worker.seen_at = now
+    if worker.state is WorkerState.CONGESTED:
+        worker.state = HEAR[worker.state]
+        requests.refile(worker)
+        requests.feed(bus, worker, now)
+
+
+def on_worker_gone(bus: Bus, event: events.WorkerGone, now: float) -> None:
+    worker = bus.workers.get(event.worker)
+    if worker is not None:
+        _remove(bus, worker, event.reason, now)
+
+
+def on_worker_full(bus: Bus, event: events.WorkerFull, now: float) -> None:
+    """Its pipe took no more: the request goes to someone else, the worker rests until it is heard."""
+    worker = bus.workers.get(event.worker)
+    if worker is None or worker.is_scheduler:
+        return
+    if event.token in worker.inflight:
+        service = worker.inflight[event.token].service
+        worker.free += 1
+        requests.requeue_one(bus, worker, event.token, "its worker's pipe was full", now)
+        worker.state = CONGEST[worker.state]
+        requests.refile(worker)
+        requests.flow(bus, service, now)
+
+
+def _remove(bus: Bus, worker: Worker, why: str, now: float) -> None:
+    worker.state = LEAVE[worker.state]
+    del bus.workers[worker.address]
+    bus.watches.clear(worker)
+    if worker.is_scheduler:
+        bus.schedulers.remove(worker)
+    for service in worker.offers:
+        service.roster.discard(worker)
+    bus.observe("worker_down", now, worker=worker.address, worker_voice=worker.voice, reason=why)
+    for service in requests.take_back(bus, worker, why, now):
+        requests.flow(bus, service, now)
+
+
+# -- watching ---------------------------------------------------------------------------------
+
+
+def _watch(bus: Bus, worker: Worker, now: float) -> None:
+    bus.watches.set(worker, now + _period(worker.heartbeat))
+
+
+def _period(heartbeat: Heartbeat) -> float:
+    return heartbeat.beat_every_s or heartbeat.dead_after_s / 3
+
+
+def watch_due(bus: Bus, now: float) -> None:
+    for worker in bus.watches.due(now):
+        heartbeat = worker.heartbeat
+        silent_s = now - worker.seen_at
+        if silent_s >= heartbeat.dead_after_s:
+            bus.counters.workers_lost += 1
+            bus.observe(
+                "heartbeat_missed",
+                now,
+                worker=worker.address,
+                worker_voice=worker.voice,
+                reason=f"{silent_s:.1f} s",
+            )
+            bus.actions.append(Dismiss(worker.address, worker.voice, "heartbeat_missed"))
+            _remove(bus, worker, f"nothing was heard from it for {silent_s:.1f} s", now)
+            continue
+        if heartbeat.beat_every_s:
+            since = worker.seen_at if heartbeat.when_silent else worker.spoken_at
+            if now - since >= heartbeat.beat_every_s:
+                worker.spoken_at = now
+                bus.actions.append(Beat(worker))
+        if silent_s >= _period(heartbeat) * 1.5:
+            worker.missed += 1
+        if worker.state is WorkerState.CONGESTED:
+            # Its pipe may have drained meanwhile; if not, the next refusal puts it to rest again.
+            _heard_again = worker.seen_at
+            _heard(bus, worker, now)
+            worker.seen_at = _heard_again
+        bus.watches.set(worker, min(now + _period(heartbeat), worker.seen_at + heartbeat.dead_after_s))
+
+
+# -- schedules --------------------------------------------------------------------------------
+
+
+def on_schedule(bus: Bus, event: events.Schedule, now: float) -> None:
+    """A new schedule goes to one scheduler, a removal to all of them."""
+    if not bus.schedulers:
+        bus.counters.rejected += 1
+        detail = "no scheduler is connected; start one and send it again"
+        bus.actions.append(
+            Refuse(event.client, event.voice, b"", event.request_id, Reason.NO_SCHEDULER, detail, [])
+        )
+        return
+    if event.remove:
+        bus.actions.extend(Reschedule(scheduler, event.message) for scheduler in bus.schedulers)
+    else:
+        bus.actions.append(Reschedule(bus.schedulers[0], event.message))
+        bus.schedulers.rotate(-1)
+    for scheduler in bus.schedulers:
+        scheduler.spoken_at = now
