@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from polybus.errors import LocalProtocolError
+from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.wire.frames import (
     EMPTY,
     MAX_BODY_FRAMES,
@@ -201,13 +201,9 @@ def _read_ready(frames: Frames, at: int) -> Ready:
 
 
 def _read_credit(frame: Frame) -> int:
-    if (
-        type(frame) is bytes
-        and len(frame) <= 7
-        and frame.isdigit()
-        and 1 <= (credit := int(frame)) <= MAX_CREDIT
-    ):
-        return credit
+    text = frame if type(frame) is bytes and len(frame) <= 7 else EMPTY
+    if text.isdigit() and 1 <= int(text) <= MAX_CREDIT:
+        return int(text)
     raise refuse("bad_credit", f"credit must be decimal text from 1 to {MAX_CREDIT}")
 
 
@@ -311,7 +307,7 @@ def _tag(frames: Frames, at: int) -> bytes:
     raise refuse("short", "no frames where the type of sender should be")
 
 
-def _wrong_sender(frames: Frames, at: int) -> Exception:
+def _wrong_sender(frames: Frames, at: int) -> RemoteProtocolError:
     return refuse("wrong_sender", f"sender {_tag(frames, at)[:16]!r} may not send this here")
 
 

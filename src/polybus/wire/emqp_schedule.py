@@ -1,0 +1,194 @@
+"""SCHEDULE and UNSCHEDULE of eMQP, in the two forms that exist, and the identity of a schedule.
+
+The document has [queue, headers, message] and leaves open where the times are; public clients and
+schedulers use [queue, headers, interval seconds, message, cron], where an interval of -1 means "by cron".
+Both become one message.  In the document's form the times are looked for in the JSON message under the
+names that public clients use, `interval_secs` and `cron`.  `raw` keeps the frames as they came, so that
+they can be forwarded to an external scheduler unchanged.
+
+A schedule is known by what it runs, not by when (`schedule_hash`): scheduling the same job again replaces
+its times, and UNSCHEDULE needs no interval.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha1
+from typing import Final
+
+from msgspec import Struct
+
+from polybus.errors import LocalProtocolError
+from polybus.wire.emqp_headers import NO_HEADERS, Headers, read_headers, write_headers
+from polybus.wire.frames import EMPTY, Frame, Frames, check_id, check_name, read_id, read_name, refuse
+
+# A scheduled message is stored, hashed and parsed as a whole: a larger one belongs somewhere else.
+MAX_MESSAGE_BYTES: Final = 1024 * 1024
+# 68 years of seconds.
+MAX_INTERVAL_S: Final = 2**31 - 1
+# Five or six fields; long lists of minutes fit.
+MAX_CRON_BYTES: Final = 255
+
+# The six parts that make one job different from another.
+_IDENTITY: Final = ("args", "kwargs", "class_args", "class_kwargs", "path", "callable")
+
+
+class Schedule(Struct, frozen=True):
+    """Client to broker to scheduler: run this again and again.
+
+    Either `interval_s` or `cron` is set, or neither if a message in the document's form does not tell.
+    """
+
+    msg_id: bytes
+    queue: bytes
+    message: bytes
+    headers: Headers = NO_HEADERS
+    interval_s: int | None = None
+    cron: bytes = b""
+    raw: tuple[Frame, ...] = ()
+
+
+class Unschedule(Struct, frozen=True):
+    """Client to broker to all schedulers: run this no more.  The queue may be empty."""
+
+    msg_id: bytes
+    queue: bytes
+    message: bytes
+    headers: Headers = NO_HEADERS
+    raw: tuple[Frame, ...] = ()
+
+
+def read_schedule(frames: Frames, at: int) -> Schedule:
+    long = _is_long(frames, at, "SCHEDULE")
+    msg_id = read_id(frames[at + 2], "message id")
+    queue = read_name(frames[at + 3], "queue name")
+    headers = read_headers(frames[at + 4])
+    message = _read_message(frames[at + (6 if long else 5)])
+    if long:
+        interval_s, cron = _read_interval(frames[at + 5]), _read_cron(frames[at + 7])
+        if interval_s is None and not cron:
+            raise refuse("no_schedule", "SCHEDULE has neither an interval nor a cron text")
+    else:
+        interval_s, cron = _times_in(message)
+    # As in the public scheduler, an interval goes before cron.
+    if interval_s is not None:
+        cron = EMPTY
+    return Schedule(msg_id, queue, message, headers, interval_s, cron, tuple(frames[at:]))
+
+
+def read_unschedule(frames: Frames, at: int) -> Unschedule:
+    long = _is_long(frames, at, "UNSCHEDULE")
+    return Unschedule(
+        read_id(frames[at + 2], "message id"),
+        # The document ignores the queue here, so it may be missing.
+        read_name(frames[at + 3], "queue name") if len(frames[at + 3]) else EMPTY,
+        _read_message(frames[at + (6 if long else 5)]),
+        read_headers(frames[at + 4]),
+        tuple(frames[at:]),
+    )
+
+
+def write_schedule(message: Schedule, tag: bytes, document: bool = False) -> list[Frame]:
+    """`document` writes the document's form; the times then have to be in the message."""
+    _check(message)
+    if message.interval_s is not None and not 1 <= message.interval_s <= MAX_INTERVAL_S:
+        raise LocalProtocolError(f"interval_s is {message.interval_s}; allowed are 1 to {MAX_INTERVAL_S}")
+    if message.interval_s is not None and message.cron:
+        raise LocalProtocolError("a schedule has an interval or a cron text, not both")
+    if not _is_cron(message.cron):
+        raise LocalProtocolError(f"the cron text must be up to {MAX_CRON_BYTES} printable characters")
+    head = [tag, b"SCHEDULE", message.msg_id, check_name(message.queue, "queue name")]
+    headers = write_headers(message.headers)
+    if document or (message.interval_s is None and not message.cron):
+        return [*head, headers, message.message]
+    interval = b"-1" if message.interval_s is None else b"%d" % message.interval_s
+    return [*head, headers, interval, message.message, message.cron]
+
+
+def write_unschedule(message: Unschedule, tag: bytes, document: bool = False) -> list[Frame]:
+    """Public schedulers look for the job in the fourth place, so that is the form but for `document`."""
+    _check(message)
+    queue = check_name(message.queue, "queue name") if message.queue else EMPTY
+    head = [tag, b"UNSCHEDULE", message.msg_id, queue, write_headers(message.headers)]
+    return [*head, message.message] if document else [*head, b"-1", message.message, EMPTY]
+
+
+def schedule_hash(message: Schedule | Unschedule) -> str:
+    """The name of a schedule: for a public client's job the hash that public schedulers use, too."""
+    job = _job_in(message.message)
+    if job is not None and all(part in job for part in _IDENTITY):
+        try:
+            text = json.dumps({part: job[part] for part in _IDENTITY}, sort_keys=True)
+        except RecursionError:
+            pass  # too deep to be compared by meaning: by its bytes, then
+        else:
+            return sha1(text.encode(), usedforsecurity=False).hexdigest()
+    # A queue name is printable, so a zero byte keeps ("ab", "c") and ("a", "bc") apart.
+    return sha1(message.queue + b"\0" + message.message, usedforsecurity=False).hexdigest()
+
+
+def _is_long(frames: Frames, at: int, what: str) -> bool:
+    count = len(frames) - at
+    if count not in (6, 8):
+        raise refuse("length", f"{what} has {count} frames; it takes 6, or 8 with interval and cron")
+    return count == 8
+
+
+def _read_message(frame: Frame) -> bytes:
+    if len(frame) <= MAX_MESSAGE_BYTES:
+        return bytes(frame)
+    raise refuse("too_long", f"a scheduled message has {len(frame)} bytes; allowed are {MAX_MESSAGE_BYTES}")
+
+
+def _read_interval(frame: Frame) -> int | None:
+    if type(frame) is bytes and len(frame) <= 10:
+        if frame == b"-1":
+            return None
+        if frame.isdigit() and 1 <= (interval_s := int(frame)) <= MAX_INTERVAL_S:
+            return interval_s
+    raise refuse("bad_interval", f"the interval must be -1 or decimal text from 1 to {MAX_INTERVAL_S}")
+
+
+def _read_cron(frame: Frame) -> bytes:
+    if type(frame) is bytes and _is_cron(frame):
+        return frame
+    raise refuse("bad_cron", f"the cron text must be up to {MAX_CRON_BYTES} printable characters")
+
+
+def _is_cron(text: bytes) -> bool:
+    return len(text) <= MAX_CRON_BYTES and text.isascii() and text.decode().isprintable()
+
+
+def _times_in(message: bytes) -> tuple[int | None, bytes]:
+    job = _job_in(message) or {}
+    interval_s, cron = job.get("interval_secs"), job.get("cron")
+    if interval_s in (None, -1):
+        interval_s = None
+    elif type(interval_s) is not int or not 1 <= interval_s <= MAX_INTERVAL_S:
+        raise refuse("bad_interval", f"interval_secs must be -1 or a number from 1 to {MAX_INTERVAL_S}")
+    if cron is not None and type(cron) is not str:
+        raise refuse("bad_cron", "cron must be a text")
+    try:
+        return interval_s, _read_cron((cron or "").encode())
+    except UnicodeEncodeError:
+        raise refuse("bad_cron", "cron must be a text") from None
+
+
+def _job_in(message: bytes) -> dict[str, object] | None:
+    """The job of a public client's message, ["run", {…}], or the object that the message is."""
+    # The standard library's JSON, because the hash must not differ from a public scheduler's by a byte.
+    try:
+        value = json.loads(message.decode())
+    except (ValueError, RecursionError):
+        return None
+    if type(value) is list and len(value) > 1:
+        value = value[1]
+    return value if type(value) is dict else None
+
+
+def _check(message: Schedule | Unschedule) -> None:
+    check_id(message.msg_id, "message id")
+    if len(message.message) > MAX_MESSAGE_BYTES:
+        raise LocalProtocolError(
+            f"a scheduled message has {len(message.message)} bytes; allowed are {MAX_MESSAGE_BYTES}"
+        )
