@@ -67,4 +67,4 @@ lock: ## remake the lock files (ARGS=--upgrade for the newest versions)
 
 clean: ## remove everything that can be made again
 	rm -rf .venv .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info \
-		src/polybus/server/_pump.c && find src tests -name '*.so' -delete -o -name __pycache__ -prune -exec rm -rf {} +
+		src/polybus/*/*.so && find . -name __pycache__ -prune -exec rm -rf {} +
