@@ -87,9 +87,12 @@ def _candidates():
 
 
 def _load():
-    global msg_init, msg_init_size, msg_close, msg_move, msg_copy, msg_data, msg_size, msg_more
-    global msg_recv, msg_send, buffer_send, poll, last_errno
-    cdef size_t found[13]
+    cdef void **slots[13]
+    slots[0], slots[1], slots[2] = <void **> &msg_init, <void **> &msg_init_size, <void **> &msg_close
+    slots[3], slots[4], slots[5] = <void **> &msg_move, <void **> &msg_copy, <void **> &msg_data
+    slots[6], slots[7], slots[8] = <void **> &msg_size, <void **> &msg_more, <void **> &msg_recv
+    slots[9], slots[10], slots[11] = <void **> &msg_send, <void **> &buffer_send, <void **> &poll
+    slots[12] = <void **> &last_errno
     names = (
         "zmq_msg_init", "zmq_msg_init_size", "zmq_msg_close", "zmq_msg_move", "zmq_msg_copy", "zmq_msg_data",
         "zmq_msg_size", "zmq_msg_more", "zmq_msg_recv", "zmq_msg_send", "zmq_send", "zmq_poll", "zmq_errno",
@@ -103,26 +106,14 @@ def _load():
             version = tuple(number.value for number in numbers)
             if version != tuple(zmq.zmq_version_info()):
                 raise OSError(f"it is version {version}, not the one pyzmq uses")
-            for i, name in enumerate(names):
-                found[i] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            addresses = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names]
             break
         except (OSError, AttributeError) as error:
             reasons.append(f"{path}: {error}")
     else:
         raise ImportError("libzmq's functions were not found in this process: " + ("; ".join(reasons) or "no library"))
-    msg_init = <int (*)(zmq_msg_t *) noexcept nogil> found[0]
-    msg_init_size = <int (*)(zmq_msg_t *, size_t) noexcept nogil> found[1]
-    msg_close = <int (*)(zmq_msg_t *) noexcept nogil> found[2]
-    msg_move = <int (*)(zmq_msg_t *, zmq_msg_t *) noexcept nogil> found[3]
-    msg_copy = <int (*)(zmq_msg_t *, zmq_msg_t *) noexcept nogil> found[4]
-    msg_data = <void *(*)(zmq_msg_t *) noexcept nogil> found[5]
-    msg_size = <size_t (*)(zmq_msg_t *) noexcept nogil> found[6]
-    msg_more = <int (*)(zmq_msg_t *) noexcept nogil> found[7]
-    msg_recv = <int (*)(zmq_msg_t *, void *, int) noexcept nogil> found[8]
-    msg_send = <int (*)(zmq_msg_t *, void *, int) noexcept nogil> found[9]
-    buffer_send = <int (*)(void *, const void *, size_t, int) noexcept nogil> found[10]
-    poll = <int (*)(zmq_pollitem_t *, int, long) noexcept nogil> found[11]
-    last_errno = <int (*)() noexcept nogil> found[12]
+    for i, address in enumerate(addresses):
+        slots[i][0] = <void *> <size_t> address
 
 
 _load()

@@ -60,7 +60,7 @@ class Pump(Protocol):
         """All waiting messages as `(index of the socket, frames)`, at most `limit` per socket.
 
         Waits up to `timeout_ms` (-1: for ever) only when there is nothing; may return an empty list.
-        Frames of 8 KiB and more are buffers that were not copied.  A readable fd number k is reported
+        Frames of 8 KiB and more may be buffers that were not copied.  A readable fd number k is reported
         as `(len(sockets) + k, [])`; its owner reads it.
         """
 

@@ -1,13 +1,14 @@
 """The pump without a compiler: the same interface and promises, through pyzmq alone.
 
-Every frame costs a call here, so the calls are the cheapest that pyzmq has: the methods of its backend
-class, unbound, with plain integers for flags; enums and the methods written in Python cost several
-times more.  Receiving a `zmq.Frame` and asking it for its bytes and its `more` flag beats receiving
-bytes and asking the socket, and it leaves large frames uncopied.
+Every frame costs a call here, two when it is received, so the calls are the cheapest that pyzmq has: the
+methods of its backend class, unbound, with plain integers for flags; enums and the methods written in
+Python cost several times more.  Receiving `zmq.Frame`s would be a quarter faster still, but pyzmq runs
+signal handlers when one is freed and ignores what they raise: Ctrl-C would be lost now and then.
 
-pyzmq runs signal handlers inside each of its calls and then forgets what the call did.  When one
-raises in the middle of a batch, what was received before is kept for the next call and the message it
-broke is finished or skipped, so that the socket never stands in the middle of a message.
+pyzmq runs signal handlers inside its other calls as well, and when one raises nobody learns what the
+call did.  In the middle of a batch, then, what was received before is kept for the next call, and the
+message that was being received is skipped or the one being sent is finished, so that the socket never
+stands in the middle of a message.
 """
 
 from __future__ import annotations
@@ -27,15 +28,13 @@ _POLLIN: Final = int(zmq.POLLIN)
 _RCVMORE: Final = int(zmq.RCVMORE)
 _LAST: Final = int(zmq.DONTWAIT)
 _MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
-# From here on sharing the content is cheaper than copying it; the same line as in the compiled pump.
-_LARGE_BYTES: Final = 8192
 
 _backend: Final[Any] = zmq.backend.Socket
 _recv: Final = _backend.recv
 _send: Final = _backend.send
 _get: Final = _backend.get
 _poll: Final[Any] = zmq.backend.zmq_poll
-_PLAIN: Final = frozenset({bytes, zmq.Frame})
+_PLAIN: Final = frozenset({bytes})
 
 
 class PyzmqPump:
@@ -86,22 +85,20 @@ class PyzmqPump:
         return batch
 
     def _drain(self, socket: Any, index: int, limit: int, batch: Batch) -> None:
-        recv = _recv
+        recv, get = _recv, _get
         try:
             for _ in range(limit):
-                frame = recv(socket, _LAST, False)
-                frames = [frame.bytes if len(frame) < _LARGE_BYTES else frame]
-                while frame.more:
-                    frame = recv(socket, _LAST, False)
-                    frames.append(frame.bytes if len(frame) < _LARGE_BYTES else frame)
+                frames = [recv(socket, _LAST)]
+                while get(socket, _RCVMORE):
+                    frames.append(recv(socket, _LAST))
                 batch.append((index, frames))
         except zmq.Again:
             pass
         except zmq.ZMQError:
             raise
         except BaseException:
-            while _get(socket, _RCVMORE):
-                recv(socket, _LAST, False)
+            while get(socket, _RCVMORE):
+                recv(socket, _LAST)
             raise
 
     def send_many(self, messages: Sequence[tuple[int, Sequence[Sendable]]]) -> list[tuple[int, int]]:
@@ -138,7 +135,7 @@ class PyzmqPump:
 
 
 def _settled(frame: Sendable) -> Sendable:
-    if type(frame) in _PLAIN:
+    if type(frame) is bytes:
         return frame
     try:
         return memoryview(cast(Any, frame)).cast("B")
