@@ -86,14 +86,11 @@ class WorkersQuery(Struct, frozen=True):
 
 
 class Ready(Struct, frozen=True):
-    """Worker to broker: I serve this, and take `credit` requests at a time.
-
-    `upstream` tells the public form, [READY, <anything>, service], from the short one, [READY, service].
-    """
+    """Worker to broker: I serve this, and take `credit` requests at a time."""
 
     service: bytes
     credit: int = 1
-    upstream: bool = True
+    upstream: bool = True  # the public form, [READY, <anything>, service], not the short [READY, service]
 
 
 class Reply(Struct, frozen=True):
@@ -104,10 +101,7 @@ class Reply(Struct, frozen=True):
 
 
 class Reject(Struct, frozen=True):
-    """Worker to broker, and broker to client: there will be no answer.
-
-    The document shows no id, so it may be empty: it then says nothing about any request.
-    """
+    """The same ways: there will be no answer. The document shows no id, so it may be empty."""
 
     request_id: bytes
     body: list[Frame]
@@ -126,7 +120,7 @@ class Disconnect(Struct, frozen=True):
 
 
 class Publish(Struct, frozen=True):
-    """On the publishing sockets, where messages have no tag: a channel and what is said on it."""
+    """On the publishing sockets, without a tag: a channel and what is said on it."""
 
     channel: bytes
     body: list[Frame]
@@ -149,15 +143,14 @@ Readers = Mapping[Frame, Callable[[Frames, int], M]]
 
 def read_request(frames: Frames, at: int) -> Request:
     count = len(frames) - at
-    if count == 5:
-        return Request(read_name(frames[at + 2], "service name"), read_id(frames[at + 3]), [frames[at + 4]])
     if not 4 <= count <= 6:
         raise refuse("length", f"REQUEST has {count} frames; it takes 4 to 6")
-    service = read_name(frames[at + 2], "service name")
-    request_id = read_id(frames[at + 3])
-    if count == 4:
-        return Request(service, request_id, [])
-    return Request(service, request_id, [frames[at + 4]], read_ttl(frames[at + 5]))
+    return Request(
+        read_name(frames[at + 2], "service name"),
+        read_id(frames[at + 3]),
+        [frames[at + 4]] if count > 4 else [],
+        read_ttl(frames[at + 5]) if count == 6 else None,
+    )
 
 
 def read_ttl(frame: Frame) -> int | None:
@@ -270,9 +263,7 @@ ORDER_COMMANDS: Final[Readers[OrderMessage]] = {
 
 
 def read_from_client(frames: Frames, at: int = 0) -> ClientMessage:
-    if _tag(frames, at) != CLIENT_TAG:
-        raise _wrong_sender(frames, at)
-    return read_command(CLIENT_COMMANDS, frames, at)
+    return _read_from(CLIENT_TAG, CLIENT_COMMANDS, frames, at)
 
 
 def read_from_worker(frames: Frames, at: int = 0) -> WorkerMessage | ClientMessage:
@@ -280,35 +271,33 @@ def read_from_worker(frames: Frames, at: int = 0) -> WorkerMessage | ClientMessa
 
 
 def read_as_client(frames: Frames, at: int = 0) -> ReplyMessage:
-    if _tag(frames, at) != WORKER_TAG:
-        raise _wrong_sender(frames, at)
-    return read_command(REPLY_COMMANDS, frames, at)
+    return _read_from(WORKER_TAG, REPLY_COMMANDS, frames, at)
 
 
 def read_as_worker(frames: Frames, at: int = 0) -> OrderMessage | ReplyMessage:
     return _read_either(ORDER_COMMANDS, REPLY_COMMANDS, frames, at)
 
 
+def _read_from(sender: bytes, table: Readers[M], frames: Frames, at: int) -> M:
+    tag = frames[at] if len(frames) > at else EMPTY
+    if type(tag) is not bytes or tag != sender:
+        raise _wrong_sender(tag)
+    return read_command(table, frames, at)
+
+
 def _read_either(client_side: Readers[M], worker_side: Readers[M], frames: Frames, at: int) -> M:
-    tag = _tag(frames, at)
-    here, there = (worker_side, client_side) if tag == WORKER_TAG else (client_side, worker_side)
+    tag = frames[at] if len(frames) > at else EMPTY
+    is_worker = type(tag) is bytes and tag == WORKER_TAG
+    here, there = (worker_side, client_side) if is_worker else (client_side, worker_side)
     word = frames[at + 1] if len(frames) > at + 1 else EMPTY
     # A known type under the other sender's tag is a wrong sender, not an unknown command.
-    stray = type(word) is bytes and word not in here and word in there
-    if stray or tag not in (CLIENT_TAG, WORKER_TAG):
-        raise _wrong_sender(frames, at)
-    return read_command(here, frames, at)
+    if type(word) is bytes and word not in here and word in there:
+        raise _wrong_sender(tag)
+    return _read_from(WORKER_TAG if is_worker else CLIENT_TAG, here, frames, at)
 
 
-def _tag(frames: Frames, at: int) -> bytes:
-    if len(frames) > at:
-        tag = frames[at]
-        return tag if type(tag) is bytes else EMPTY
-    raise refuse("short", "no frames where the type of sender should be")
-
-
-def _wrong_sender(frames: Frames, at: int) -> RemoteProtocolError:
-    return refuse("wrong_sender", f"sender {_tag(frames, at)[:16]!r} may not send this here")
+def _wrong_sender(tag: Frame) -> RemoteProtocolError:
+    return refuse("wrong_sender", f"sender {bytes(tag)[:16]!r} may not send this here")
 
 
 # -- writing ----------------------------------------------------------------------------------
@@ -364,25 +353,20 @@ def write_order(
     tag: bytes = CLIENT_TAG,
 ) -> list[Frame]:
     """A request to a worker, which always has a data frame: the time to live is known by its position."""
-    if len(body) > 1:
-        raise _one_frame(body)
-    if ttl_ms is None:
-        return [tag, word, service, request_id, *(body or (EMPTY,))]
-    return [tag, word, service, request_id, *(body or (EMPTY,)), b"%d" % ttl_ms]
+    frames = [tag, word, service, request_id, *(_one(body) or (EMPTY,))]
+    if ttl_ms is not None:
+        frames.append(b"%d" % ttl_ms)
+    return frames
 
 
 def write_reply(request_id: bytes, body: list[Frame], tag: bytes = WORKER_TAG) -> list[Frame]:
-    if len(body) > 1:
-        raise _one_frame(body)
-    return [tag, b"REPLY", request_id, *body]
+    return [tag, b"REPLY", request_id, *_one(body)]
 
 
 def write_reject(request_id: bytes, body: list[Frame], tag: bytes = WORKER_TAG) -> list[Frame]:
     """A rejection; without a body it is an expiry, without an id the document's bare form."""
-    if len(body) > 1:
-        raise _one_frame(body)
     if request_id:
-        return [tag, b"REJECT", request_id, *body]
+        return [tag, b"REJECT", request_id, *_one(body)]
     if body:
         raise LocalProtocolError("a REJECT with data needs the id of its request")
     return [tag, b"REJECT"]
@@ -408,5 +392,7 @@ def write_publish(channel: bytes, body: list[Frame]) -> list[Frame]:
     return [check_name(channel, "channel"), *body]
 
 
-def _one_frame(body: list[Frame]) -> LocalProtocolError:
-    return LocalProtocolError(f"EBUS carries one body frame, not {len(body)}; join them before sending")
+def _one(body: list[Frame]) -> list[Frame]:
+    if len(body) > 1:
+        raise LocalProtocolError(f"EBUS carries one body frame, not {len(body)}; join them before sending")
+    return body

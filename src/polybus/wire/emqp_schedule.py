@@ -2,9 +2,9 @@
 
 The document has [queue, headers, message] and leaves open where the times are; public clients and
 schedulers use [queue, headers, interval seconds, message, cron], where an interval of -1 means "by cron".
-Both become one message.  In the document's form the times are looked for in the JSON message under the
-names that public clients use, `interval_secs` and `cron`.  `raw` keeps the frames as they came, so that
-they can be forwarded to an external scheduler unchanged.
+Both become one message.  In the document's form the times are looked for in the JSON message, an object or
+["run", object], under the names that public clients use, `interval_secs` and `cron`.  `raw`
+keeps the frames as they came, so that they can be forwarded to an external scheduler unchanged.
 
 A schedule is known by what it runs, not by when (`schedule_hash`): scheduling the same job again replaces
 its times, and UNSCHEDULE needs no interval.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from hashlib import sha1
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -115,8 +115,9 @@ def write_unschedule(message: Unschedule, tag: bytes, document: bool = False) ->
 
 def schedule_hash(message: Schedule | Unschedule) -> str:
     """The name of a schedule: for a public client's job the hash that public schedulers use, too."""
-    job = _job_in(message.message)
-    if job is not None and all(part in job for part in _IDENTITY):
+    value = _json(message.message)
+    job = value[1] if type(value) is list and len(value) > 1 else None
+    if type(job) is dict and all(part in job for part in _IDENTITY):
         try:
             text = json.dumps({part: job[part] for part in _IDENTITY}, sort_keys=True)
         except RecursionError:
@@ -160,7 +161,11 @@ def _is_cron(text: bytes) -> bool:
 
 
 def _times_in(message: bytes) -> tuple[int | None, bytes]:
-    job = _job_in(message) or {}
+    job = _json(message)
+    if type(job) is list and len(job) > 1:
+        job = job[1]
+    if type(job) is not dict:
+        return None, EMPTY
     interval_s, cron = job.get("interval_secs"), job.get("cron")
     if interval_s in (None, -1):
         interval_s = None
@@ -174,16 +179,12 @@ def _times_in(message: bytes) -> tuple[int | None, bytes]:
         raise refuse("bad_cron", "cron must be a text") from None
 
 
-def _job_in(message: bytes) -> dict[str, object] | None:
-    """The job of a public client's message, ["run", {…}], or the object that the message is."""
+def _json(message: bytes) -> Any:
     # The standard library's JSON, because the hash must not differ from a public scheduler's by a byte.
     try:
-        value = json.loads(message.decode())
+        return json.loads(message.decode())
     except (ValueError, RecursionError):
         return None
-    if type(value) is list and len(value) > 1:
-        value = value[1]
-    return value if type(value) is dict else None
 
 
 def _check(message: Schedule | Unschedule) -> None:
