@@ -128,6 +128,27 @@ class Forget(Struct, frozen=True):
     reason: str
 
 
+class Say(Struct, frozen=True):
+    """Send these frames as they are: an answer that needs nothing of the core."""
+
+    peer: Address
+    frames: list[Any]
+
+
+class Dial(Struct, frozen=True):
+    """Connect to a node that is called at its own address; `identity` names the connection."""
+
+    identity: bytes
+    endpoint: str
+
+
+class HangUp(Struct, frozen=True):
+    """Close a connection made by `Dial`."""
+
+    identity: bytes
+    endpoint: str
+
+
 class Drained(Struct, frozen=True):
     """Nothing is left to do: the bus may stop."""
 

@@ -1,0 +1,206 @@
+"""All settings as one frozen tree, and where they come from: flag > environment > file > default.
+
+A setting `section.name` of `polybus.toml` is `POLYBUS_SECTION_NAME` in the environment.  A port setting takes a
+port number (bound on `broker.host`), a whole endpoint (`tcp://127.0.0.1:5000`, `ipc://…`), 0 for any free
+port, or -1 for none.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from polybus.core.model import Limits
+from polybus.errors import ConfigError
+
+OFF: Final = -1
+FILE_NAME: Final = "polybus.toml"
+ENV_PREFIX: Final = "POLYBUS_"
+
+Port = int | str
+
+
+class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Beyond loopback anyone who reaches the machine may call, offer and administer.
+    host: str = "127.0.0.1"
+    data_dir: str = "var"
+    # What other components call this broker.
+    name: str = "polybus"
+    # How long a stopping broker waits for unanswered requests.
+    drain_s: float = 10.0
+    # Threads of libzmq that move bytes; one moves several gigabits.
+    io_threads: int = 1
+    # Messages a peer's pipe holds before the broker is told that it is full.
+    pipe_messages: int = 20_000
+    # Connections waiting to be accepted: thousands of workers reconnect at once after a restart.
+    backlog: int = 4096
+    # "compiled", "pyzmq", or empty: the fastest there is.
+    pump: str = ""
+
+
+class EbusSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    frontend: Port = 5000
+    backend: Port = 5001
+    publish: Port = 5002
+    subscribe: Port = 5003
+    heartbeat_s: float = 0.5
+    liveness: int = 5
+    expiry_s: float = 300.0
+    # EBUS has no word for it; upstream workers take whatever comes.
+    worker_credit: int = 100
+    strict: bool = False
+
+
+class EmqpSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    clients: Port = 47291
+    workers: Port = 47290
+    admin: Port = 47293
+    publish: Port = 47298
+    subscribe: Port = 47299
+    heartbeat_s: float = 3.0
+    timeout_s: float = 5.0
+    liveness: int = 3
+    default_queue: str = "default"
+    strict: bool = False
+
+
+class MajordomoSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    clients: Port = 5555
+    workers: Port = 5556
+    heartbeat_s: float = 2.5
+    liveness: int = 3
+    # The request-id draft leaves its frame 0 open.
+    client_tag: str = "MDRC01"
+    worker_tag: str = "MDRW01"
+
+
+class DbpSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    port: Port = 5246
+    strict: bool = False
+
+
+class AdminSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    port: Port = 5240
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    ebus: EbusSettings = field(default_factory=EbusSettings)
+    emqp: EmqpSettings = field(default_factory=EmqpSettings)
+    majordomo: MajordomoSettings = field(default_factory=MajordomoSettings)
+    dbp: DbpSettings = field(default_factory=DbpSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)
+    limits: Limits = field(default_factory=Limits)
+
+
+SECTIONS: Final = {f.name: f.default_factory for f in msgspec.structs.fields(Settings)}
+# Settings that name a place to listen on.
+PORTS: Final = (
+    "ebus.frontend",
+    "ebus.backend",
+    "ebus.publish",
+    "ebus.subscribe",
+    "emqp.clients",
+    "emqp.workers",
+    "emqp.admin",
+    "emqp.publish",
+    "emqp.subscribe",
+    "majordomo.clients",
+    "majordomo.workers",
+    "dbp.port",
+    "admin.port",
+)
+
+
+def load(
+    path: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings in force. `overrides` are `section.name` → value, from flags.
+
+    Without a path `./polybus.toml` is read if it is there.
+    """
+    tree = _read_file(path)
+    for name, text in _from_environment(os.environ if environ is None else environ):
+        _put(tree, name, text)
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            _put(tree, name, value)
+    try:
+        settings = msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"a setting is wrong: {error}. The file is {path or FILE_NAME}.") from None
+    for name in PORTS:
+        endpoint(settings, name)
+    return settings
+
+
+def endpoint(settings: Settings, name: str) -> str | None:
+    """Where the port setting `section.name` is bound; None if it is turned off."""
+    section, option = name.split(".")
+    part = getattr(settings, section)
+    port: Port = getattr(part, option)
+    if not getattr(part, "enabled", True) or port == OFF or port == str(OFF):
+        return None
+    if isinstance(port, str) and "://" in port:
+        return port
+    try:
+        number = int(port)
+    except ValueError:
+        number = OFF - 1
+    if not 0 <= number <= 65535:
+        raise ConfigError(
+            f"{name} = {port!r} is no port. Give a number from 0 to 65535 (0: any free one), "
+            "-1 to turn it off, or an endpoint such as tcp://127.0.0.1:5000."
+        )
+    return f"tcp://{settings.broker.host}:{number or '*'}"
+
+
+def any_free_ports() -> dict[str, Any]:
+    """Overrides that bind every port setting to a free port: for tests and second brokers."""
+    return dict.fromkeys(PORTS, 0)
+
+
+def _read_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        path = Path(FILE_NAME)
+        if not path.exists():
+            return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}. Check --config.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is no valid TOML: {error}") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for section, make in SECTIONS.items():
+        for option in msgspec.structs.fields(make):  # type: ignore[arg-type]
+            text = environ.get(variable(f"{section}.{option.name}"))
+            if text is not None:
+                yield f"{section}.{option.name}", text
+
+
+def variable(name: str) -> str:
+    """The environment variable of the setting `section.name`."""
+    return ENV_PREFIX + name.replace(".", "_").upper()
+
+
+def _put(tree: dict[str, Any], name: str, value: Any) -> None:
+    section, option = name.split(".")
+    part = tree.setdefault(section, {})
+    if not isinstance(part, dict):
+        raise ConfigError(f"[{section}] must be a table of settings")
+    part[option] = value

@@ -1,0 +1,125 @@
+"""What the bus looks like from outside: plain values for queries, the command line and dashboards.
+
+`name_of` turns a voice into the name of its dialect; the core does not know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from polybus.core.bus import Bus
+from polybus.core.model import Address, Node, Request, Service, Worker
+
+NameOf = Callable[[Any], str]
+
+
+def peer_name(address: Address) -> str:
+    """An identity for people: text if it is text, else hexadecimal."""
+    identity = address[1]
+    try:
+        text = identity.decode("utf-8")
+    except UnicodeDecodeError:
+        return identity.hex()
+    return text if text.isprintable() and text else identity.hex()
+
+
+def service_view(service: Service, now: float, name_of: NameOf) -> dict[str, Any]:
+    workers = service.roster.members
+    oldest = service.queue.oldest_at()
+    return {
+        "service": service.name.decode(errors="replace"),
+        "workers": len(workers),
+        "dialects": sorted({name_of(worker.voice) for worker in workers}),
+        "free_slots": sum(max(worker.free, 0) for worker in workers),
+        "queued": service.queue.length,
+        "oldest_queued_s": round(now - oldest, 3) if oldest is not None else None,
+        "in_flight": sum(
+            1 for worker in workers for request in worker.inflight.values() if request.service is service
+        ),
+        "accepted": service.accepted,
+        "answered": service.answered,
+        "failed": service.failed,
+    }
+
+
+def worker_view(worker: Worker, now: float, name_of: NameOf) -> dict[str, Any]:
+    return {
+        "worker": peer_name(worker.address),
+        "dialect": name_of(worker.voice),
+        "role": "scheduler" if worker.is_scheduler else "worker",
+        "services": {s.name.decode(errors="replace"): weight for s, weight in worker.offers.items()},
+        "state": worker.state.name.lower(),
+        "credit": worker.credit,
+        "free_slots": worker.free,
+        "in_flight": len(worker.inflight),
+        "done": worker.done,
+        "up_s": round(now - worker.since, 3),
+        "silent_s": round(now - worker.seen_at, 3),
+        "missed_beats": worker.missed,
+    }
+
+
+def request_view(request: Request, now: float, name_of: NameOf) -> dict[str, Any]:
+    return {
+        "token": request.token.decode(),
+        "request_id": peer_name((0, request.request_id)),
+        "service": request.service.name.decode(errors="replace"),
+        "client": peer_name(request.client.address),
+        "dialect": name_of(request.voice),
+        "state": request.state.name.lower(),
+        "worker": peer_name(request.worker.address) if request.worker else None,
+        "attempt": request.attempt,
+        "age_s": round(now - request.accepted_at, 3),
+        "expires_in_s": round(request.expires_at - now, 3),
+        "bytes": request.size,
+    }
+
+
+def node_view(node: Node, now: float) -> dict[str, Any]:
+    return {
+        "node": node.name.decode(errors="replace"),
+        "state": node.state.name.lower(),
+        "heartbeat_s": node.heartbeat_s,
+        "up_s": round(now - node.registered_at, 3),
+        "silent_s": round(now - node.seen_at, 3),
+        "missed_beats": node.missed,
+        "info": node.info,
+    }
+
+
+def services(bus: Bus, now: float, name_of: NameOf) -> list[dict[str, Any]]:
+    return [service_view(bus.services[name], now, name_of) for name in sorted(bus.services)]
+
+
+def workers(bus: Bus, now: float, name_of: NameOf) -> list[dict[str, Any]]:
+    return [worker_view(worker, now, name_of) for worker in bus.workers.values()]
+
+
+def requests(bus: Bus, now: float, name_of: NameOf, limit: int) -> list[dict[str, Any]]:
+    views = []
+    for request in bus.requests.values():
+        if len(views) == limit:
+            break
+        views.append(request_view(request, now, name_of))
+    return views
+
+
+def nodes(bus: Bus, now: float) -> list[dict[str, Any]]:
+    return [node_view(bus.nodes[name], now) for name in sorted(bus.nodes)]
+
+
+def totals(bus: Bus) -> dict[str, Any]:
+    return {
+        "state": bus.state.name.lower(),
+        "services": len(bus.services),
+        "workers": len(bus.workers),
+        "clients": len(bus.clients),
+        "nodes": len(bus.nodes),
+        "requests": len(bus.requests),
+        "held_bytes": bus.held_bytes,
+        "kept_replies": len(bus.replies),
+        "kept_replies_bytes": bus.replies_bytes,
+        "subscriptions": sum(map(len, bus.subscriptions.values())),
+        **bus.counters.as_dict(),
+    }

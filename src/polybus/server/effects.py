@@ -1,0 +1,163 @@
+"""Carrying out what the bus asks for.
+
+`Outbox.add` turns actions into messages; `Outbox.send` hands them to the pump in one batch and
+turns every refusal back into an event, so that nothing is lost without the core knowing:
+EHOSTUNREACH means that the peer is gone, EAGAIN that its pipe is full.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from polybus.core import actions as act
+from polybus.core import events
+from polybus.core.bus import Bus
+from polybus.errors import LocalProtocolError
+from polybus.server.pump import Pump
+from polybus.wire.frames import Frame
+
+Message = list[Frame]
+# Writes a publication in the words of one subscriber link.
+Publication = Callable[[bytes, list[Any]], Message]
+Handler = Callable[[Any], None]
+
+
+class Outbox:
+    """The messages of one turn of the loop, each with the action it came from."""
+
+    def __init__(self, bus: Bus, pump: Pump) -> None:
+        self._bus = bus
+        self._pump = pump
+        self._messages: list[tuple[int, Message]] = []
+        self._sources: list[Any] = []
+        # Where publications go: link number and how it is written there.
+        self.subscribers: list[tuple[int, Publication]] = []
+        # Called for a publication that a full subscriber did not take: (link, message).
+        self.on_full_subscriber: Callable[[int, Message], None] = lambda link, message: None
+        # Actions that are not messages to a peer; the server adds its own.
+        self.handlers: dict[type, Handler] = {
+            act.Accept: self._accept,
+            act.Stream: self._stream,
+            act.Refuse: self._refuse,
+            act.Stop: self._stop,
+            act.Beat: self._beat,
+            act.Dismiss: self._dismiss,
+            act.Reschedule: self._reschedule,
+            act.Fanout: self._fanout,
+            act.Approve: self._approve,
+            act.Deny: self._deny,
+            act.Acknowledge: self._acknowledge,
+            act.Say: self._say,
+        }
+
+    def settle(self, now: float) -> None:
+        """Carry out all actions, and those that follow from refusals, until none is left."""
+        while self._bus.actions:
+            self._add(self._bus.take(), now)
+            if self._messages:
+                self._send(now)
+
+    def _add(self, actions: Sequence[Any], now: float) -> None:
+        messages, sources = self._messages, self._sources
+        handlers = self.handlers
+        for action in actions:
+            kind = type(action)
+            # The two that every request costs come first and are not looked up.
+            if kind is act.Deliver:
+                worker = action.worker
+                try:
+                    message = worker.voice.deliver(worker, action.request)
+                except LocalProtocolError as error:
+                    token = action.request.token
+                    self._bus.handle(events.Undeliverable(worker.address, token, str(error)), now)
+                    continue
+                messages.append((worker.address[0], message))
+                sources.append(action)
+            elif kind is act.Answer:
+                try:
+                    message = action.voice.answer(action)
+                except LocalProtocolError as error:
+                    self._unspeakable(action, str(error))
+                    continue
+                if message is not None:
+                    messages.append((action.client[0], message))
+                    sources.append(action)
+            else:
+                handlers[kind](action)
+
+    def _send(self, now: float) -> None:
+        messages, sources = self._messages, self._sources
+        self._messages, self._sources = [], []
+        for position, number in self._pump.send_many(messages):
+            self._refused(sources[position], messages[position], number, now)
+
+    def _refused(self, action: Any, message: tuple[int, Message], number: int, now: float) -> None:
+        gone = number == errno.EHOSTUNREACH
+        why = "it cannot be reached" if gone else "its pipe is full" if number == errno.EAGAIN else "the send failed"
+        match action:
+            case act.Deliver(worker, request):
+                if gone:
+                    self._bus.handle(events.WorkerGone(worker.address, why), now)
+                else:
+                    self._bus.handle(events.WorkerFull(worker.address, request.token), now)
+            case act.Beat(worker) | act.Stop(worker, _) | act.Reschedule(worker, _):
+                if gone:
+                    self._bus.handle(events.WorkerGone(worker.address, why), now)
+            case act.Answer() | act.Refuse() | act.Stream() | act.Accept():
+                self._bus.handle(events.AnswerLost(action.client, action.request_id, why), now)
+            case act.Fanout():
+                self.on_full_subscriber(*message)
+            case _:
+                # A farewell or a catalog answer to a peer that is already gone: nobody waits for it.
+                pass
+
+    def _unspeakable(self, action: act.Answer, detail: str) -> None:
+        """An answer that the client's dialect cannot carry is refused with that reason."""
+        reason = act.Reason.UNDELIVERABLE
+        self._refuse(
+            act.Refuse(action.client, action.voice, action.service, action.request_id, reason, detail, [])
+        )
+
+    def _put(self, link: int, message: Message | None, source: Any) -> None:
+        if message is not None:
+            self._messages.append((link, message))
+            self._sources.append(source)
+
+    def _accept(self, action: act.Accept) -> None:
+        self._put(action.client[0], action.voice.accept(action), action)
+
+    def _stream(self, action: act.Stream) -> None:
+        self._put(action.client[0], action.voice.stream(action), action)
+
+    def _refuse(self, action: act.Refuse) -> None:
+        self._put(action.client[0], action.voice.refuse(action), action)
+
+    def _stop(self, action: act.Stop) -> None:
+        self._put(action.worker.address[0], action.worker.voice.stop(action), action)
+
+    def _beat(self, action: act.Beat) -> None:
+        self._put(action.worker.address[0], action.worker.voice.beat(action), action)
+
+    def _dismiss(self, action: act.Dismiss) -> None:
+        self._put(action.peer[0], action.voice.dismiss(action), action)
+
+    def _reschedule(self, action: act.Reschedule) -> None:
+        self._put(action.worker.address[0], action.worker.voice.reschedule(action), action)
+
+    def _approve(self, action: act.Approve) -> None:
+        self._put(action.node[0], action.voice.approve(action), action)
+
+    def _deny(self, action: act.Deny) -> None:
+        self._put(action.node[0], action.voice.deny(action), action)
+
+    def _acknowledge(self, action: act.Acknowledge) -> None:
+        self._put(action.node[0], action.voice.acknowledge(action), action)
+
+    def _say(self, action: act.Say) -> None:
+        self._put(action.peer[0], action.frames, action)
+
+    def _fanout(self, action: act.Fanout) -> None:
+        for link, publication in self.subscribers:
+            self._put(link, publication(action.topic, action.body), action)
