@@ -8,6 +8,7 @@ import os
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 WITHOUT = "polybus is installed without its compiled pump and will use the slower pyzmq one"
 
@@ -18,9 +19,11 @@ class BuildOptional(build_ext):
     def build_extension(self, ext):
         try:
             super().build_extension(ext)
-        except Exception:
+        except Exception as error:
             print(f"{WITHOUT}: it could not be compiled. Install a C compiler (gcc or clang) and reinstall.")
-            raise  # setuptools goes on, because the extension is optional
+            # The one error after which setuptools goes on without an optional extension;
+            # a compiler that is not there at all would otherwise stop it with FileNotFoundError.
+            raise CompileError(str(error)) from error
 
 
 def extensions():
@@ -29,16 +32,19 @@ def extensions():
         return []
     try:
         from Cython.Build import cythonize
-        from Cython.Compiler.Errors import CompileError
+        from Cython.Compiler.Errors import CompileError as CythonError
     except ImportError:
         print(f"{WITHOUT}: Cython is not there. Install Cython and reinstall.")
         return []
     pump = Extension("polybus.server._pump", ["src/polybus/server/_pump.pyx"], optional=True)
     try:
-        return cythonize([pump], build_dir="build")
-    except CompileError as error:
+        built = cythonize([pump], build_dir="build")
+    except CythonError as error:
         print(f"{WITHOUT}: this version of Cython does not take it ({error}).")
         return []
+    for extension in built:
+        extension.optional = True  # cythonize makes new objects and forgets this
+    return built
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildOptional})
