@@ -28,14 +28,18 @@ class TimeForm(Enum):
 
 
 def read_time_form(frame: Frame) -> TimeForm:
-    """Which form a time frame has. Its length decides: no text of our century has 4 or 8 characters."""
-    if type(frame) is bytes:
+    """Which form a time frame has.
+
+    Text of 4 or 8 characters is text: read as a float its bytes would be a moment in the first
+    millisecond of 1970, so no real time is taken for another form.
+    """
+    if type(frame) is bytes and len(frame) <= MAX_TIME_TEXT:
+        if _TEXT.fullmatch(frame):
+            return TimeForm.TEXT
         if len(frame) == 4:
             return TimeForm.FLOAT
         if len(frame) == 8:
             return TimeForm.DOUBLE
-        if len(frame) <= MAX_TIME_TEXT and _TEXT.fullmatch(frame):
-            return TimeForm.TEXT
     raise refuse("bad_time", "time must be a 4-byte float, an 8-byte double, or decimal text")
 
 

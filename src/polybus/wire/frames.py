@@ -82,9 +82,11 @@ def read_command(table: Mapping[Frame, Callable[[Frames, int], M]], frames: Fram
     if len(frames) < at + 2:
         raise refuse("short", f"{len(frames) - at} frames; a command takes 2 or more")
     command = frames[at + 1]
-    read = table.get(command) if type(command) is bytes else None
+    # A large frame is no command; it is not copied only to say so.
+    word = command if type(command) is bytes else EMPTY
+    read = table.get(word)
     if read is None:
-        raise refuse("unknown_command", f"command {bytes(command)[:16]!r} is not known here")
+        raise refuse("unknown_command", f"command {word[:16]!r} of {len(command)} bytes is not known here")
     return read(frames, at)
 
 

@@ -1,0 +1,230 @@
+"""What a DBP service says about itself: both shapes, each limit, all the reasons."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from polybus.errors import LocalProtocolError
+from polybus.wire import dbp_info
+from polybus.wire.dbp_info import Interface, NodeInfo, RegistrationRefused
+from polybus.wire.dbp_time import TimeForm
+from polybus.wire.frames import MAX_TEXT_BYTES
+from support.wire_frames import Opaque, refused
+
+FULL = NodeInfo(b"Gondor", "10.0.0.7", 5247, "lights beacons", 2.5, 4, extra={"topics": ["war"]})
+
+
+def read(**fields: Any) -> NodeInfo:
+    return dbp_info.read_info(json.dumps({"name": "Gondor", **fields}).encode(), TimeForm.FLOAT)
+
+
+def reasons(text: bytes | Opaque) -> tuple[str, ...]:
+    with pytest.raises(RegistrationRefused) as caught:
+        dbp_info.read_info(text, TimeForm.TEXT)
+    assert caught.value.reason == "bad_info"
+    assert caught.value.form is TimeForm.TEXT
+    return caught.value.reasons
+
+
+@pytest.mark.conforms("DBP-8")
+def test_the_minimum_is_listed_when_it_is_missing() -> None:
+    assert read().missing == ("ip", "port", "function", "heartbeat")
+    assert FULL.missing == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "heartbeat_s"),
+    [
+        ({"heartbeat": 3}, 3.0),
+        ({"heartbeat_s": 0.5}, 0.5),
+        ({"liveliness": 1000}, 1.0),
+        ({"heartbeat": None}, None),
+        ({"heartbeat": 0.01}, 0.01),
+        ({"heartbeat": 86400}, 86400.0),
+    ],
+)
+def test_the_heartbeat_has_three_names(fields: dict[str, Any], heartbeat_s: float | None) -> None:
+    assert read(**fields).heartbeat_s == heartbeat_s
+
+
+def test_a_port_may_be_text() -> None:
+    assert read(port="5246").port == 5246
+
+
+def test_the_address_at_the_top_wins_over_the_interface() -> None:
+    info = read(ip="10.0.0.7", interfaces={"router": {"ip": "127.0.0.1", "port": 1, "hwm": 5}})
+    assert (info.ip, info.port) == ("10.0.0.7", 1)
+    assert info.interfaces == {"router": Interface("127.0.0.1", 1)}
+
+
+@pytest.mark.parametrize("name", ["", "a\n", "x" * 256, None, 5, ["Gondor"]])
+def test_a_name_must_be_usable(name: Any) -> None:
+    assert len(reasons(json.dumps({"name": name}).encode())) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ip", ""),
+        ("ip", 5),
+        ("ip", "a/b"),
+        ("ip", "10.0.0.1;10.0.0.2"),
+        ("ip", "x" * 254),
+        ("ip", "10.0.0.1\n"),
+        ("port", 0),
+        ("port", 65536),
+        ("port", True),
+        ("port", 1.5),
+        ("port", ""),
+        ("port", "²"),
+        ("port", "000001"),
+        ("function", 1),
+        ("function", "x" * (dbp_info.MAX_FUNCTION_CHARS + 1)),
+        ("heartbeat", 0),
+        ("heartbeat", -1),
+        ("heartbeat", True),
+        ("heartbeat", "2"),
+        ("heartbeat_s", 86_401),
+        ("liveliness", 9),
+        ("liveliness", False),
+        ("liveliness", 86_400_001),
+        ("credit", 0),
+        ("credit", 1_000_001),
+        ("credit", True),
+        ("credit", "1"),
+        ("interfaces", []),
+        ("interfaces", {"router": None}),
+        ("interfaces", {"router": {"ip": "10.0.0.7"}}),
+        ("interfaces", {str(n): {"ip": "a", "port": 1} for n in range(dbp_info.MAX_INTERFACES + 1)}),
+    ],
+)
+def test_each_field_has_a_type_and_a_limit(key: str, value: Any) -> None:
+    (reason,) = reasons(json.dumps({"name": "Gondor", key: value}).encode())
+    assert reason.startswith(key)
+
+
+def test_all_reasons_come_at_once() -> None:
+    wrong = {"ip": 1, "port": 0, "interfaces": {"a": 1, "b\n": {"ip": "x", "port": 0}}}
+    assert reasons(json.dumps(wrong).encode()) == (
+        "name is missing",
+        "ip must be an IP address or host name",
+        "port must be a number from 1 to 65535",
+        "interfaces['a'] must be an object with ip and port; "
+        "interfaces['b\\n'].port must be a number from 1 to 65535",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'"Gondor"',
+        b"{",
+        b"{'name': 1}",
+        b'{"name":"\xff"}',
+        b'{"name":"\\ud800"}',
+        b'{"name":"Gondor","x":1e999}',
+        b'{"name":"Gondor","x":' + b"9" * 5000 + b"}",
+        b'{"name":"Gondor","x":' + b"[" * 17 + b"]" * 17 + b"}",
+        b'{"name":"Gondor","x":' + b'{"y":' * 500 + b"1" + b"}" * 501,
+        b"[" * 60_000,
+        Opaque(b" " * (MAX_TEXT_BYTES + 1)),
+    ],
+)
+def test_what_is_no_json_object_is_refused(text: bytes) -> None:
+    assert len(reasons(text)) == 1
+
+
+def test_large_frames_are_read_too() -> None:
+    assert dbp_info.read_info(Opaque(b'{"name":"Gondor"}'), TimeForm.FLOAT) == NodeInfo(b"Gondor")
+
+
+def test_an_update_changes_what_it_says() -> None:
+    name, changes = dbp_info.read_changes(
+        b'{"name":"Gondor","port":5250,"liveliness":500,"credit":null,"since":"today"}', TimeForm.FLOAT
+    )
+    assert name == b"Gondor"
+    assert dbp_info.changed(FULL, changes) == NodeInfo(
+        b"Gondor", "10.0.0.7", 5250, "lights beacons", 0.5, 4, extra={"topics": ["war"], "since": "today"}
+    )
+    assert FULL.extra == {"topics": ["war"]}
+
+
+def test_an_update_moves_both_places_that_name_the_socket() -> None:
+    info = read(interfaces={"router": {"ip": "10.0.0.7", "port": 1}, "pub": {"ip": "10.0.0.7", "port": 2}})
+    moved = dbp_info.changed(info, {"port": 9})
+    assert moved.port == 9
+    assert moved.interfaces == {"router": Interface("10.0.0.7", 9), "pub": Interface("10.0.0.7", 2)}
+    _, changes = dbp_info.read_changes(
+        b'{"name":"Gondor","interfaces":{"router":{"ip":"::1","port":3}}}', TimeForm.FLOAT
+    )
+    moved = dbp_info.changed(info, changes)
+    assert (moved.ip, moved.port) == ("::1", 3)
+    assert moved.interfaces == {"router": Interface("::1", 3), "pub": Interface("10.0.0.7", 2)}
+
+
+def test_the_catalog_has_the_address_where_the_originals_clients_look() -> None:
+    entry = dbp_info.catalog_entry(FULL)
+    assert entry["interfaces"]["router"] == Interface("10.0.0.7", 5247)
+    assert entry["topics"] == ["war"]
+    assert "name" not in entry
+    assert "interfaces" not in dbp_info.catalog_entry(NodeInfo(b"Gondor"))
+
+
+def test_own_fields_win_over_extra_ones() -> None:
+    text = dbp_info.write_info(NodeInfo(b"Gondor", port=1, extra={"name": "Mordor", "port": 2}))
+    assert dbp_info.read_info(text, TimeForm.FLOAT) == NodeInfo(b"Gondor", port=1)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        NodeInfo(b"\xff"),
+        NodeInfo(b"Gondor", port=0),
+        NodeInfo(b"Gondor", heartbeat_s=0.0),
+        NodeInfo(b"Gondor", extra={"x": object()}),
+        NodeInfo(b"Gondor", extra={"x": "y" * MAX_TEXT_BYTES}),
+        NodeInfo(b"Gondor", extra={"x": "\ud800"}),
+    ],
+)
+def test_what_would_be_refused_is_not_written(info: NodeInfo) -> None:
+    with pytest.raises(LocalProtocolError):
+        dbp_info.write_info(info)
+
+
+def test_a_catalog_is_an_object_with_a_limit() -> None:
+    assert dbp_info.read_catalog(b'{"Gondor":{"port":1}}') == {"Gondor": {"port": 1}}
+    assert refused(lambda: dbp_info.read_catalog(b"[]")) == "bad_json"
+
+    class Huge(Opaque):
+        def __len__(self) -> int:
+            return dbp_info.MAX_CATALOG_BYTES + 1
+
+    assert refused(lambda: dbp_info.read_catalog(Huge(b"{}"))) == "too_long"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ([b'{"Error":"expired"}'], "expired"),
+        ([b'{"Error": "No Registered Service"}'], "No Registered Service"),
+        ([b'{"Error":{"port":1}}'], None),
+        ([b'{"Error"'], None),
+        ([b"plain"], None),
+        ([b'{"Error":"expired"}', b""], None),
+        ([], None),
+    ],
+)
+def test_an_error_is_told_from_an_answer(body: list[bytes], text: str | None) -> None:
+    assert dbp_info.read_error(body) == text
+
+
+def test_a_large_answer_is_no_error_and_is_not_copied() -> None:
+    large = Opaque(b'{"Error":"x"}' + b" " * MAX_TEXT_BYTES)
+    assert dbp_info.read_error([large]) is None
+    assert large.copies == 0
