@@ -1,0 +1,128 @@
+"""The header field of eMQP."""
+
+from __future__ import annotations
+
+import pytest
+
+from polybus.errors import LocalProtocolError
+from polybus.wire.emqp_headers import (
+    MAX_HEADERS,
+    MAX_NUMBER,
+    MAX_RETRIES,
+    NO_HEADERS,
+    Headers,
+    read_headers,
+    write_headers,
+)
+from support.wire_frames import refused
+
+
+@pytest.mark.conforms("EMQP-27")
+def test_no_headers_are_an_empty_string() -> None:
+    assert read_headers(b"") == NO_HEADERS
+    assert write_headers(NO_HEADERS) == write_headers(Headers()) == b""
+
+
+@pytest.mark.conforms("EMQP-26")
+def test_headers_are_separated_by_commas() -> None:
+    text = b"reply-requested,guarantee,retry-count:3,timeout:60"
+    headers = Headers(reply_requested=True, guarantee=True, retry_count=3, timeout_s=60)
+    assert read_headers(text) == headers
+    assert write_headers(headers) == text
+    assert read_headers(b" timeout: 60 ,, retry-count:3,guarantee , reply-requested,") == headers
+
+
+@pytest.mark.parametrize(
+    ("text", "headers"),
+    [
+        pytest.param(
+            b"reply-requested", Headers(reply_requested=True), marks=pytest.mark.conforms("EMQP-28")
+        ),
+        pytest.param(b"retry-count:5", Headers(retry_count=5), marks=pytest.mark.conforms("EMQP-29")),
+        pytest.param(b"timeout:30", Headers(timeout_s=30), marks=pytest.mark.conforms("EMQP-30")),
+        pytest.param(b"guarantee", Headers(guarantee=True), marks=pytest.mark.conforms("EMQP-31")),
+        pytest.param(b"nohaste", Headers(nohaste=True), marks=pytest.mark.conforms("EMQP-32")),
+        (b"run_count:0", Headers(run_count=0)),
+        (b"x-trace:a:b,debounce", Headers(other=("x-trace:a:b", "debounce"))),
+        (b"retry-count:%d" % MAX_RETRIES, Headers(retry_count=MAX_RETRIES)),
+        (b"timeout:%d" % MAX_NUMBER, Headers(timeout_s=MAX_NUMBER)),
+        (",".join(f"h{n}" for n in range(64)).encode(), Headers(other=tuple(f"h{n}" for n in range(64)))),
+    ],
+)
+def test_each_header(text: bytes, headers: Headers) -> None:
+    assert read_headers(text) == headers
+    assert write_headers(headers) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "headers"),
+    [
+        (b"retry-count:0,timeout:0", NO_HEADERS),
+        (b"run_count:-1", NO_HEADERS),
+        (b"guarantee:False,nohaste:true", Headers(nohaste=True)),
+        (b"timeout:1,timeout:2", Headers(timeout_s=2)),
+        (b"{}", NO_HEADERS),
+        (b' {"reply-requested": true, "retry-count": 3} ', Headers(reply_requested=True, retry_count=3)),
+        (b'{"guarantee": false, "timeout": "9", "x": 1, "y": null}', Headers(timeout_s=9, other=("x:1",))),
+        (b"a" * 1000, Headers(other=("a" * 1000,))),
+    ],
+)
+def test_tolerated_forms(text: bytes, headers: Headers) -> None:
+    assert read_headers(text) == headers
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"retry-count",
+        b"retry-count:",
+        b"retry-count:x",
+        b"retry-count:-1",
+        b"retry-count:1.5",
+        "retry-count:²".encode(),
+        b"retry-count:%d" % (MAX_RETRIES + 1),
+        b"timeout:%d" % (MAX_NUMBER + 1),
+        b"timeout:" + b"0" * 11,
+        b"run_count:-2",
+        b"guarantee:maybe",
+        b"a\nb",
+        b"\xff",
+        b"a,{",
+        b"{",
+        b'{"a": [1]}',
+        b'{"a,b": true}',
+        b'{"retry-count": true}',
+        b'{"retry-count": 1e3}',
+        b'{"a":' * 5000,
+        b",".join([b"h"] * (MAX_HEADERS + 1)),
+        b"{%s}" % b",".join(b'"h%d":1' % n for n in range(MAX_HEADERS + 1)),
+    ],
+)
+def test_malformed(text: bytes) -> None:
+    assert refused(lambda: read_headers(text)) == "bad_header"
+
+
+def test_too_long() -> None:
+    assert refused(lambda: read_headers(b"a" * (64 * 1024 + 1))) == "too_long"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        Headers(retry_count=-1),
+        Headers(retry_count=MAX_RETRIES + 1),
+        Headers(timeout_s=MAX_NUMBER + 1),
+        Headers(run_count=-1),
+        Headers(other=("a,b",)),
+        Headers(other=("",)),
+        Headers(other=(" a",)),
+        Headers(other=("guarantee",)),
+        Headers(other=("timeout:1",)),
+        Headers(other=("{}",)),
+        Headers(other=("a\nb",)),
+        Headers(other=("h",) * (MAX_HEADERS + 1)),
+    ],
+)
+def test_what_we_must_not_send(headers: Headers) -> None:
+    with pytest.raises(LocalProtocolError):
+        write_headers(headers)

@@ -1,0 +1,174 @@
+"""SCHEDULE and UNSCHEDULE of eMQP, and what makes two schedules the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from polybus.errors import LocalProtocolError
+from polybus.wire import emqp
+from polybus.wire.emqp_schedule import MAX_CRON_BYTES, MAX_INTERVAL_S, MAX_MESSAGE_BYTES
+from support.wire_frames import Opaque, refused
+
+T = b"eMQP/1.0"
+JOB = {"callable": "walk", "path": "os.path", "args": [], "kwargs": {}, "class_args": [], "class_kwargs": {}}
+RUN = json.dumps(["run", JOB]).encode()
+
+
+@pytest.mark.conforms("EMQP-13")
+def test_schedule_as_the_document_shows_it() -> None:
+    given = [T, b"SCHEDULE", b"m1", b"default", b"nohaste", b"a message"]
+    message = emqp.Schedule(b"m1", b"default", b"a message", emqp.Headers(nohaste=True), raw=(*given,))
+    assert emqp.read_from_client(given) == emqp.read_as_scheduler(given) == message
+    assert emqp.write_from_client(message) == given
+    assert emqp.write_from_client(message, document=True) == given
+
+
+@pytest.mark.conforms("EMQP-13")
+@pytest.mark.parametrize(
+    ("job", "interval_s", "cron"),
+    [
+        ({"interval_secs": 5}, 5, b""),
+        ({"cron": "* * * * *"}, None, b"* * * * *"),
+        ({"interval_secs": -1, "cron": "@daily"}, None, b"@daily"),
+        ({"interval_secs": 5, "cron": "@daily"}, 5, b""),
+        ({"interval_secs": None, "cron": None}, None, b""),
+    ],
+)
+def test_times_in_the_message(job: dict[str, object], interval_s: int | None, cron: bytes) -> None:
+    for value in (job, ["run", job]):
+        frames = [T, b"SCHEDULE", b"m1", b"default", b"", json.dumps(value).encode()]
+        message = emqp.read_from_client(frames)
+        assert isinstance(message, emqp.Schedule)
+        assert (message.interval_s, message.cron) == (interval_s, cron)
+
+
+@pytest.mark.conforms("EMQP-13")
+def test_schedule_of_public_clients() -> None:
+    given = [T, b"SCHEDULE", b"m1", b"default", b"guarantee", b"10", RUN, b""]
+    message = emqp.Schedule(b"m1", b"default", RUN, emqp.Headers(guarantee=True), 10, raw=(*given,))
+    assert emqp.read_from_client([b"peer", b"", *given], 2) == emqp.read_as_scheduler(given) == message
+    assert emqp.write_from_client(message) == given
+    assert emqp.write_from_client(message, document=True) == [*given[:5], RUN]
+    by_cron = [T, b"SCHEDULE", b"m1", b"default", b"run_count:3", b"-1", RUN, b"*/5 * * * *"]
+    message = emqp.Schedule(
+        b"m1", b"default", RUN, emqp.Headers(run_count=3), cron=b"*/5 * * * *", raw=(*by_cron,)
+    )
+    assert emqp.read_from_client(by_cron) == message
+    assert emqp.write_from_client(message) == by_cron
+
+
+def test_frames_are_kept_for_an_external_scheduler() -> None:
+    given = [T, b"SCHEDULE", b"m1", b"default", b" nohaste , x", b"0010", RUN, b"@daily"]
+    message = emqp.read_from_client([b"peer", b"", *given], 2)
+    assert isinstance(message, emqp.Schedule)
+    assert list(message.raw) == given
+    assert (message.interval_s, message.cron) == (10, b"")
+
+
+@pytest.mark.conforms("EMQP-14")
+def test_unschedule() -> None:
+    document = [T, b"UNSCHEDULE", b"m1", b"", b"", b"a message"]
+    message = emqp.Unschedule(b"m1", b"", b"a message", raw=(*document,))
+    assert emqp.read_from_client(document) == emqp.read_as_scheduler(document) == message
+    assert emqp.write_from_client(message, document=True) == document
+    public = [T, b"UNSCHEDULE", b"m1", b"default", b"", b"-1", RUN, b""]
+    message = emqp.Unschedule(b"m1", b"default", RUN, raw=(*public,))
+    assert emqp.read_from_client(public) == message
+    assert emqp.write_from_client(message) == public
+    # Goes by what is scheduled: the times are not looked at.
+    assert isinstance(emqp.read_from_client([*public[:5], b"soon", RUN, b""]), emqp.Unschedule)
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([b"q", b""], "length"),
+        ([b"q", b"", b"10", RUN], "length"),
+        ([b"q", b"", b"10", RUN, b"", b""], "length"),
+        ([b"", b"", RUN], "bad_name"),
+        ([b"q", b"timeout:x", RUN], "bad_header"),
+        ([b"q", b"", b"-1", RUN, b""], "no_schedule"),
+        ([b"q", b"", b"-2", RUN, b""], "bad_interval"),
+        ([b"q", b"", b"0", RUN, b""], "bad_interval"),
+        ([b"q", b"", b"", RUN, b"@daily"], "bad_interval"),
+        ([b"q", b"", b"1.5", RUN, b""], "bad_interval"),
+        ([b"q", b"", b"%d" % (MAX_INTERVAL_S + 1), RUN, b""], "bad_interval"),
+        ([b"q", b"", Opaque(b"10"), RUN, b""], "bad_interval"),
+        ([b"q", b"", b"-1", RUN, b"*" * (MAX_CRON_BYTES + 1)], "bad_cron"),
+        ([b"q", b"", b"-1", RUN, b"*\n*"], "bad_cron"),
+        ([b"q", b"", b"-1", RUN, b"\xff"], "bad_cron"),
+        ([b"q", b"", b"-1", RUN, Opaque(b"@daily")], "bad_cron"),
+        ([b"q", b"", b'{"interval_secs": 0}'], "bad_interval"),
+        ([b"q", b"", b'{"interval_secs": "5"}'], "bad_interval"),
+        ([b"q", b"", b'{"interval_secs": true}'], "bad_interval"),
+        ([b"q", b"", b'{"cron": 5}'], "bad_cron"),
+        ([b"q", b"", b'{"cron": "\\ud800"}'], "bad_cron"),
+        ([b"q", b"", Opaque(b"x" * (MAX_MESSAGE_BYTES + 1))], "too_long"),
+    ],
+)
+def test_malformed(frames: list[bytes], reason: str) -> None:
+    assert refused(lambda: emqp.read_from_client([T, b"SCHEDULE", b"m1", *frames])) == reason
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        # What EventMQ 0.3.13 computes for these.
+        (
+            '["run", {"callable": "walk", "path": "os.path", "args": [1, 2.5, "\\u00e9"],'
+            ' "kwargs": {"b": null, "a": [true]}, "class_args": [], "class_kwargs": {}}]',
+            "9192314d67baea7b083b5243ab12c726e0d8cde3",
+        ),
+        (json.dumps(["run", JOB]), "2a569b51ae1e21d0af2ac3f2e3100bb79965aacf"),
+        (json.dumps(["run", {**JOB, "interval_secs": 5}]), "2a569b51ae1e21d0af2ac3f2e3100bb79965aacf"),
+    ],
+)
+def test_hash_of_public_clients(message: str, expected: str) -> None:
+    assert emqp.schedule_hash(emqp.Schedule(b"m1", b"default", message.encode(), interval_s=5)) == expected
+    # Neither the queue nor the time is part of it.
+    assert emqp.schedule_hash(emqp.Unschedule(b"m2", b"", message.encode())) == expected
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"plain text",
+        b"\xff",
+        b"[]",
+        b'["run"]',
+        b'"run"',
+        b'["run", {"path": "os"}]',
+        json.dumps(JOB).encode(),
+        b"[" * 100_000,
+        b"[" + b"9" * 5000 + b"]",
+        b'["run", ' + b'{"a":' * 100_000,
+    ],
+)
+def test_hash_of_any_other_message(message: bytes) -> None:
+    scheduled = emqp.Schedule(b"m1", b"default", message)
+    expected = hashlib.sha1(b"default\0" + message).hexdigest()
+    assert emqp.schedule_hash(scheduled) == expected
+    assert emqp.schedule_hash(emqp.Unschedule(b"m2", b"default", message)) == expected
+    assert emqp.schedule_hash(emqp.Schedule(b"m1", b"other", message)) != expected
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        emqp.Schedule(b"", b"q", RUN),
+        emqp.Schedule(b"m1", b"", RUN),
+        emqp.Schedule(b"m1", b"q", RUN, interval_s=0),
+        emqp.Schedule(b"m1", b"q", RUN, interval_s=MAX_INTERVAL_S + 1),
+        emqp.Schedule(b"m1", b"q", RUN, interval_s=1, cron=b"@daily"),
+        emqp.Schedule(b"m1", b"q", RUN, cron="é".encode()),
+        emqp.Schedule(b"m1", b"q", b"x" * (MAX_MESSAGE_BYTES + 1)),
+        emqp.Unschedule(b"m1", b"\n", RUN),
+    ],
+)
+def test_what_we_must_not_send(message: emqp.Schedule | emqp.Unschedule) -> None:
+    with pytest.raises(LocalProtocolError):
+        emqp.write_from_client(message)
