@@ -2,7 +2,7 @@
 
 Every frame costs a call here, two when it is received, so the calls are the cheapest that pyzmq has: the
 methods of its backend class, unbound, with plain integers for flags; enums and the methods written in
-Python cost several times more.  Receiving `zmq.Frame`s would be a quarter faster still, but pyzmq runs
+Python cost several times more.  Receiving `zmq.Frame`s would be a third faster still, but pyzmq runs
 signal handlers when one is freed and ignores what they raise: Ctrl-C would be lost now and then.
 
 pyzmq runs signal handlers inside its other calls as well, and when one raises nobody learns what the
