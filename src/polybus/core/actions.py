@@ -6,7 +6,7 @@ the cache looks like the first one.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -72,6 +72,11 @@ class Beat(Struct, frozen=True):
     """Show a worker that we are there, or ask whether it is."""
 
     worker: Worker
+
+
+# Why a worker is dismissed that will not hear it or has no conversation to end: a dialect may be silent then.
+UNKNOWN_WORKER: Final = "unknown_worker"
+HEARTBEAT_MISSED: Final = "heartbeat_missed"
 
 
 class Dismiss(Struct, frozen=True):

@@ -23,7 +23,7 @@ class Submit(Struct, frozen=True):
     service: bytes
     body: Body
     options: JobOptions = PLAIN_CALL
-    # Seconds until it is stale; None takes the default.
+    # Seconds until it is stale; None takes the default, infinity means never.
     ttl_s: float | None = None
     # Whether the client waits for a word that its request was accepted.
     receipt: bool = False
@@ -36,6 +36,13 @@ class Cancel(Struct, frozen=True):
 
     client: Address
     request_id: bytes
+
+
+class ClientGone(Struct, frozen=True):
+    """A client left: nothing more is sent to it. What it asked for runs on, or is withdrawn as well."""
+
+    client: Address
+    withdraw: bool
 
 
 class CancelToken(Struct, frozen=True):
@@ -54,6 +61,15 @@ class WorkerUp(Struct, frozen=True):
     credit: int = 1
     # It hands out its slots itself (`Slot`) instead of getting one back with every answer.
     grants_slots: bool = False
+
+
+class Offer(Struct, frozen=True):
+    """A worker that is known already offers one more service, within the credit that it has."""
+
+    worker: Address
+    voice: Any
+    service: bytes
+    weight: int = 0
 
 
 class SchedulerUp(Struct, frozen=True):

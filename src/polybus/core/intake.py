@@ -5,7 +5,10 @@ What is refused here never becomes a request: its client is told why, and nothin
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.lifecycle import QUEUE, BusState
@@ -42,7 +45,8 @@ def on_submit(bus: Bus, event: events.Submit, now: float) -> None:
     bus.held_bytes += size
     bus.counters.accepted += 1
     service.accepted += 1
-    bus.expiries.set(request, request.expires_at)
+    if ttl_s != inf:
+        bus.expiries.set(request, request.expires_at)
     if event.receipt:
         bus.actions.append(Accept(event.client, event.voice, service.name, request_id))
     if bus.watched:
@@ -62,6 +66,8 @@ def _seen_before(bus: Bus, client: Client, event: events.Submit) -> bool:
         bus.counters.duplicates += 1
         # The peer may have come back with another framing: the newest way to answer counts.
         pending.voice = event.voice
+        if event.options.reply_requested and not pending.options.reply_requested:
+            pending.options = structs.replace(pending.options, reply_requested=True)
         if event.receipt:
             bus.actions.append(Accept(client.address, event.voice, pending.service.name, event.request_id))
         return True
@@ -72,6 +78,8 @@ def _seen_before(bus: Bus, client: Client, event: events.Submit) -> bool:
     bus.counters.replayed += 1
     if event.receipt:
         bus.actions.append(Accept(client.address, event.voice, done.service, event.request_id))
+    if not event.options.reply_requested:
+        return True
     if done.reason is None:
         bus.actions.append(Answer(client.address, event.voice, done.service, event.request_id, done.body))
     else:

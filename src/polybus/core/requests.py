@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from polybus.core import replies
 from polybus.core.actions import Answer, Deliver, Drained, Refuse, Stop, Stream
 from polybus.core.lifecycle import (
@@ -218,6 +220,15 @@ def on_cancel(bus: Bus, event: events.Cancel, now: float) -> None:
     request = client.outstanding.get(event.request_id) if client else None
     if request is not None:
         _withdraw(bus, request, "its client withdrew it", now)
+
+
+def on_client_gone(bus: Bus, event: events.ClientGone, now: float) -> None:
+    client = bus.clients.get(event.client)
+    for request in list(client.outstanding.values()) if client else ():
+        # Should it come back and ask again, it is answered again.
+        request.options = structs.replace(request.options, reply_requested=False)
+        if event.withdraw:
+            _withdraw(bus, request, "its client left", now)
 
 
 def on_cancel_token(bus: Bus, event: events.CancelToken, now: float) -> None:

@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polybus.core import requests
-from polybus.core.actions import Beat, Dismiss, Refuse, Reschedule
+from polybus.core.actions import (
+    HEARTBEAT_MISSED,
+    UNKNOWN_WORKER,
+    Accept,
+    Beat,
+    Dismiss,
+    Refuse,
+    Reschedule,
+)
 from polybus.core.lifecycle import CONGEST, HEAR, LEAVE, WorkerState
 from polybus.core.model import Heartbeat, Reason, Worker
 
@@ -55,6 +63,24 @@ def on_worker_up(bus: Bus, event: events.WorkerUp, now: float) -> None:
     requests.feed(bus, worker, now)
 
 
+def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
+    worker = bus.workers.get(event.worker)
+    if worker is None:
+        bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
+        return
+    _heard(bus, worker, now)
+    service = bus.service(event.service)
+    if service is None:
+        # It would wait for requests that never come: better that it knows.
+        _remove(bus, worker, str(Reason.TOO_MANY_SERVICES), now)
+        bus.actions.append(Dismiss(event.worker, event.voice, str(Reason.TOO_MANY_SERVICES)))
+        return
+    worker.offers[service] = event.weight
+    service.roster.add(worker, event.weight)
+    bus.observe("worker_up", now, worker=event.worker, worker_voice=event.voice, service=event.service)
+    requests.feed(bus, worker, now)
+
+
 def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
     if event.worker in bus.workers:
         _remove(bus, bus.workers[event.worker], "it began a new conversation", now)
@@ -68,7 +94,7 @@ def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
 def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
     worker = bus.workers.get(event.worker)
     if worker is None:
-        bus.actions.append(Dismiss(event.worker, event.voice, "unknown_worker"))
+        bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
     _heard(bus, worker, now)
     worker.free += 1
@@ -80,7 +106,7 @@ def on_heard(bus: Bus, event: events.Heard, now: float) -> None:
     worker = bus.workers.get(event.worker)
     if worker is None:
         # It believes in a conversation that we do not know of: we are new, or gave it up for lost.
-        bus.actions.append(Dismiss(event.worker, event.voice, "unknown_worker"))
+        bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
     _heard(bus, worker, now)
 
@@ -150,7 +176,7 @@ def watch_due(bus: Bus, now: float) -> None:
                 worker_voice=worker.voice,
                 reason=f"{silent_s:.1f} s",
             )
-            bus.actions.append(Dismiss(worker.address, worker.voice, "heartbeat_missed"))
+            bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
             _remove(bus, worker, f"nothing was heard from it for {silent_s:.1f} s", now)
             continue
         if heartbeat.beat_every_s:
@@ -180,6 +206,7 @@ def on_schedule(bus: Bus, event: events.Schedule, now: float) -> None:
             Refuse(event.client, event.voice, b"", event.request_id, Reason.NO_SCHEDULER, detail, [])
         )
         return
+    bus.actions.append(Accept(event.client, event.voice, b"", event.request_id))
     if event.remove:
         bus.actions.extend(Reschedule(scheduler, event.message) for scheduler in bus.schedulers)
     else:
