@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 MDP1: Final[dict[str, str]] = {
-    "MDP1-1": "clients and workers may use one socket or two; either takes either role",
+    "MDP1-1": "Y: clients and workers may use one socket or two; either takes either role",
     "MDP1-2": "M: the broker uses ROUTER sockets",
     "MDP1-3": "client dialog: each REQUEST gets exactly one REPLY",
     "MDP1-4": "frames of the client's REQUEST",
@@ -42,12 +42,14 @@ MDP1: Final[dict[str, str]] = {
     "MDP1-31": "M: either is disconnected for the other after 3 to 5 missed intervals",
     "MDP1-32": "S: lost broker: the worker starts a new conversation",
     "MDP1-33": "S: lost worker: nothing more is sent to it",
-    "MDP1-34": "requests go to the least recently used worker",
+    "MDP1-34": "Y: requests go to the least recently used worker",
     "MDP1-35": "requests of dead or disconnected workers are resent to others",
+    "MDP1-36": "S: clients are served fairly",
+    "MDP1-37": "S: requests for a service without workers are queued, and expire after a configurable time",
 }
 
 MDP2: Final[dict[str, str]] = {
-    "MDP2-1": "S: two sockets, clients and workers; either takes either role",
+    "MDP2-1": "Y: clients and workers may use one socket or two; either takes either role",
     "MDP2-2": "M: the broker uses ROUTER sockets",
     "MDP2-3": "client dialog: each REQUEST gets any number of PARTIALs and exactly one FINAL",
     "MDP2-4": "frames of the client's REQUEST",
@@ -82,14 +84,18 @@ MDP2: Final[dict[str, str]] = {
     "MDP2-33": "M: either is disconnected for the other after 3 to 5 missed intervals",
     "MDP2-34": "S: lost broker: the worker starts a new conversation",
     "MDP2-35": "S: lost worker: nothing more is sent to it",
-    "MDP2-36": "requests go to the least recently used worker",
+    "MDP2-36": "Y: requests go to the least recently used worker",
     "MDP2-37": "requests of dead or disconnected workers are resent to others",
+    "MDP2-38": "S: clients are served fairly",
+    "MDP2-39": "S: requests for a service without workers are queued, and expire after a configurable time",
+    "MDP2-40": "M: after the FINAL of its last request a client is sent nothing more",
 }
 
 MMI: Final[dict[str, str]] = {
-    "MMI-1": "mmi.service answers 200 if the named service has a worker, else 404",
-    "MMI-2": "mmi.workers answers how many workers the named service has",
-    "MMI-3": "any other mmi.* answers 501",
+    "MMI-1": "M: mmi.service answers 200 if the named service has a worker, else 404",
+    "MMI-2": "mmi.workers answers how many workers the named service has (ours; RFC 8 has mmi.service alone)",
+    "MMI-3": "M: any other mmi.* answers 501",
+    "MMI-4": "M: the broker answers all of mmi.* itself and disconnects workers that register there",
 }
 
 IDS: Final[dict[str, str]] = {**MDP1, **MDP2, **MMI}
