@@ -206,7 +206,7 @@ def test_exit_is_read_and_never_sent() -> None:
         dbp.write_from_node(dbp.Exit(F), NOW_S)
 
 
-@pytest.mark.conforms("DBP-19")
+@pytest.mark.conforms("DBP-18")
 def test_every_command_starts_with_its_word() -> None:
     words = {
         dbp.write_from_node(message, NOW_S)[0]
