@@ -195,14 +195,14 @@ def _read_ready(frames: Frames, at: int) -> Ready:
 
 def _read_credit(frame: Frame) -> int:
     text = frame if type(frame) is bytes and len(frame) <= 7 else EMPTY
-    if text.isdigit() and 1 <= int(text) <= MAX_CREDIT:
-        return int(text)
+    if text.isdigit() and 1 <= (credit := int(text)) <= MAX_CREDIT:
+        return credit
     raise refuse("bad_credit", f"credit must be decimal text from 1 to {MAX_CREDIT}")
 
 
 def _read_reply(frames: Frames, at: int) -> Reply:
     _between(frames, at, "REPLY", 3, 4)
-    return Reply(read_id(frames[at + 2]), list(frames[at + 3 :]))
+    return Reply(read_id(frames[at + 2]), [frames[at + 3]] if len(frames) == at + 4 else [])
 
 
 def _read_reject(frames: Frames, at: int) -> Reject:
@@ -289,11 +289,13 @@ def _read_either(client_side: Readers[M], worker_side: Readers[M], frames: Frame
     tag = frames[at] if len(frames) > at else EMPTY
     is_worker = type(tag) is bytes and tag == WORKER_TAG
     here, there = (worker_side, client_side) if is_worker else (client_side, worker_side)
-    word = frames[at + 1] if len(frames) > at + 1 else EMPTY
-    # A known type under the other sender's tag is a wrong sender, not an unknown command.
-    if type(word) is bytes and word not in here and word in there:
-        raise _wrong_sender(tag)
-    return _read_from(WORKER_TAG if is_worker else CLIENT_TAG, here, frames, at)
+    try:
+        return _read_from(WORKER_TAG if is_worker else CLIENT_TAG, here, frames, at)
+    except RemoteProtocolError as error:
+        # A known type under the other sender's tag is a wrong sender, not an unknown command.
+        if error.reason == "unknown_command" and bytes(frames[at + 1]) in there:
+            raise _wrong_sender(tag) from None
+        raise
 
 
 def _wrong_sender(tag: Frame) -> RemoteProtocolError:
@@ -353,10 +355,8 @@ def write_order(
     tag: bytes = CLIENT_TAG,
 ) -> list[Frame]:
     """A request to a worker, which always has a data frame: the time to live is known by its position."""
-    frames = [tag, word, service, request_id, *(_one(body) or (EMPTY,))]
-    if ttl_ms is not None:
-        frames.append(b"%d" % ttl_ms)
-    return frames
+    head = [tag, word, service, request_id, *(_one(body) or (EMPTY,))]
+    return head if ttl_ms is None else [*head, b"%d" % ttl_ms]
 
 
 def write_reply(request_id: bytes, body: list[Frame], tag: bytes = WORKER_TAG) -> list[Frame]:
@@ -364,7 +364,7 @@ def write_reply(request_id: bytes, body: list[Frame], tag: bytes = WORKER_TAG) -
 
 
 def write_reject(request_id: bytes, body: list[Frame], tag: bytes = WORKER_TAG) -> list[Frame]:
-    """A rejection; without a body it is an expiry, without an id the document's bare form."""
+    """Without a body it says "expired"; without an id it is the document's bare form."""
     if request_id:
         return [tag, b"REJECT", request_id, *_one(body)]
     if body:
