@@ -76,6 +76,8 @@ class Bus:
         self.watched = watched
         self.state = BusState.SERVING
         self.sequence = 0
+        # How often a worker was dialled: every connection has an identity of its own.
+        self.dialled = 0
         self.held_bytes = 0
         self.counters = Counters()
         self.clients: dict[Address, Client] = {}

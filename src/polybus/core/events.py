@@ -61,6 +61,9 @@ class WorkerUp(Struct, frozen=True):
     credit: int = 1
     # It hands out its slots itself (`Slot`) instead of getting one back with every answer.
     grants_slots: bool = False
+    # Where to dial it; empty if it is connected. Then `worker` is the link to dial on and the beginning of
+    # the identity: every connection gets an identity of its own.
+    endpoint: str = ""
 
 
 class Offer(Struct, frozen=True):
@@ -184,8 +187,8 @@ class Register(Struct, frozen=True):
     heartbeat_s: float
     # What the registration lacks, in words; anything here refuses it.
     missing: tuple[str, ...] = ()
-    # Where its requests go, if it can be called.
-    worker: Address | None = None
+    # The worker that it becomes with its lease, if it can be called.
+    serves: WorkerUp | None = None
 
 
 class UpdateNode(Struct, frozen=True):
@@ -195,6 +198,9 @@ class UpdateNode(Struct, frozen=True):
     voice: Any
     name: bytes
     changes: dict[str, Any]
+    # Its new heartbeat timing and its new way to be called; None means as before.
+    heartbeat_s: float | None = None
+    serves: WorkerUp | None = None
 
 
 class NodeBeat(Struct, frozen=True):

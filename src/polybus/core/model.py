@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 from polybus.core.lifecycle import NodeState, RequestState, WorkerState
+
+if TYPE_CHECKING:
+    from polybus.core.events import WorkerUp
 
 Address = tuple[int, bytes]
 # Opaque frames: `bytes`, or buffers that the pump did not copy. The core only asks for their length.
@@ -87,7 +90,7 @@ PLAIN_CALL = JobOptions()
 class Heartbeat(Struct, frozen=True):
     """How a worker's life is watched."""
 
-    # Silence for this long means that it is gone.
+    # Silence for this long means that it is gone; 0 means that somebody else watches it.
     dead_after_s: float
     # We say something at least this often; 0 means that we only answer.
     beat_every_s: float = 0.0
@@ -152,6 +155,8 @@ class Worker(Struct, eq=False):
     slot: int = 0
     # A scheduler is watched like a worker and offers nothing.
     is_scheduler: bool = False
+    # Where we dialled it; empty if it came to us.
+    endpoint: str = ""
 
 
 class Service(Struct, eq=False):
@@ -174,8 +179,9 @@ class Node(Struct, eq=False):
     heartbeat_s: float
     registered_at: float
     seen_at: float
-    # Where it can be called: the address of its worker record, if it has one.
-    worker: Address | None = None
+    # How it can be called, and the worker that it is therefore, if that is not gone.
+    serves: WorkerUp | None = None
+    worker: Worker | None = None
     state: NodeState = NodeState.ALIVE
     missed: int = 0
     slot: int = 0

@@ -239,7 +239,7 @@ def on_cancel_token(bus: Bus, event: events.CancelToken, now: float) -> None:
 
 def _withdraw(bus: Bus, request: Request, detail: str, now: float) -> None:
     bus.counters.cancelled += 1
-    _abandon(bus, request)
+    _abandon(bus, request, now)
     _end(bus, request, CANCEL, Reason.CANCELLED, detail, [], now)
 
 
@@ -251,16 +251,19 @@ def expire_due(bus: Bus, now: float) -> None:
         waited = f"no answer within {request.expires_at - request.accepted_at:g} s"
         detail = f"{waited}, no worker was free" if request.worker is None else f"{waited}, a worker has it"
         bus.counters.expired += 1
-        _abandon(bus, request)
+        _abandon(bus, request, now)
         _end(bus, request, EXPIRE, Reason.EXPIRED, detail, [], now)
 
 
-def _abandon(bus: Bus, request: Request) -> None:
-    """Take a request out of its queue, or tell its worker. The worker's slot stays taken until it answers."""
+def _abandon(bus: Bus, request: Request, now: float) -> None:
+    """Take a request out of its queue, or tell its worker. The worker's slot stays taken until it answers;
+    one that we dialled need not even do that, so it is looked after soon."""
     if request.state is RequestState.QUEUED:
         request.service.queue.forget_one()
     elif request.worker is not None:
         bus.actions.append(Stop(request.worker, request.token))
+        if request.worker.endpoint and not request.worker.slot:
+            bus.watches.set(request.worker, now)
 
 
 # -- ended ------------------------------------------------------------------------------------

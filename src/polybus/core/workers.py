@@ -14,12 +14,14 @@ from polybus.core.actions import (
     UNKNOWN_WORKER,
     Accept,
     Beat,
+    Dial,
     Dismiss,
+    HangUp,
     Refuse,
     Reschedule,
 )
-from polybus.core.lifecycle import CONGEST, HEAR, LEAVE, WorkerState
-from polybus.core.model import Heartbeat, Reason, Worker
+from polybus.core.lifecycle import CONGEST, HEAR, LEAVE, TERMINAL, WorkerState
+from polybus.core.model import Address, Heartbeat, Reason, Worker
 
 if TYPE_CHECKING:
     from polybus.core import events
@@ -27,18 +29,24 @@ if TYPE_CHECKING:
 
 
 def on_worker_up(bus: Bus, event: events.WorkerUp, now: float) -> None:
+    bring_up(bus, event, now)
+
+
+def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
+    """The new worker; None if it was sent away."""
     if event.worker in bus.workers:
         # The same identity begins anew (a restarted process): what it held is lost to it.
-        _remove(bus, bus.workers[event.worker], "it began a new conversation", now)
+        remove(bus, bus.workers[event.worker], "it began a new conversation", now)
     offers = {}
     for name, weight in event.offers:
         service = bus.service(name)
         if service is None:
             bus.actions.append(Dismiss(event.worker, event.voice, str(Reason.TOO_MANY_SERVICES)))
-            return
+            return None
         offers[service] = weight
+    address = _dial(bus, event.worker, event.endpoint) if event.endpoint else event.worker
     worker = Worker(
-        event.worker,
+        address,
         event.voice,
         event.heartbeat,
         event.credit,
@@ -47,20 +55,22 @@ def on_worker_up(bus: Bus, event: events.WorkerUp, now: float) -> None:
         now,
         now,
         offers=offers,
+        endpoint=event.endpoint,
     )
     worker.free = 0 if event.grants_slots else event.credit
-    bus.workers[event.worker] = worker
+    bus.workers[address] = worker
     for service, weight in offers.items():
         service.roster.add(worker, weight)
     _watch(bus, worker, now)
     bus.observe(
         "worker_up",
         now,
-        worker=event.worker,
+        worker=address,
         worker_voice=event.voice,
         service=b",".join(s.name for s in offers),
     )
     requests.feed(bus, worker, now)
+    return worker
 
 
 def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
@@ -68,11 +78,11 @@ def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
     if worker is None:
         bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
-    _heard(bus, worker, now)
+    heard(bus, worker, now)
     service = bus.service(event.service)
     if service is None:
         # It would wait for requests that never come: better that it knows.
-        _remove(bus, worker, str(Reason.TOO_MANY_SERVICES), now)
+        remove(bus, worker, str(Reason.TOO_MANY_SERVICES), now)
         bus.actions.append(Dismiss(event.worker, event.voice, str(Reason.TOO_MANY_SERVICES)))
         return
     worker.offers[service] = event.weight
@@ -83,7 +93,7 @@ def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
 
 def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
     if event.worker in bus.workers:
-        _remove(bus, bus.workers[event.worker], "it began a new conversation", now)
+        remove(bus, bus.workers[event.worker], "it began a new conversation", now)
     scheduler = Worker(event.worker, event.voice, event.heartbeat, 0, True, now, now, now, is_scheduler=True)
     bus.workers[event.worker] = scheduler
     bus.schedulers.append(scheduler)
@@ -96,7 +106,7 @@ def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
     if worker is None:
         bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
-    _heard(bus, worker, now)
+    heard(bus, worker, now)
     worker.free += 1
     requests.refile(worker)
     requests.feed(bus, worker, now)
@@ -108,10 +118,10 @@ def on_heard(bus: Bus, event: events.Heard, now: float) -> None:
         # It believes in a conversation that we do not know of: we are new, or gave it up for lost.
         bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
-    _heard(bus, worker, now)
+    heard(bus, worker, now)
 
 
-def _heard(bus: Bus, worker: Worker, now: float) -> None:
+def heard(bus: Bus, worker: Worker, now: float) -> None:
     worker.seen_at = now
     if worker.state is WorkerState.CONGESTED:
         worker.state = HEAR[worker.state]
@@ -122,7 +132,7 @@ def _heard(bus: Bus, worker: Worker, now: float) -> None:
 def on_worker_gone(bus: Bus, event: events.WorkerGone, now: float) -> None:
     worker = bus.workers.get(event.worker)
     if worker is not None:
-        _remove(bus, worker, event.reason, now)
+        remove(bus, worker, event.reason, now)
 
 
 def on_worker_full(bus: Bus, event: events.WorkerFull, now: float) -> None:
@@ -139,7 +149,7 @@ def on_worker_full(bus: Bus, event: events.WorkerFull, now: float) -> None:
         requests.flow(bus, service, now)
 
 
-def _remove(bus: Bus, worker: Worker, why: str, now: float) -> None:
+def remove(bus: Bus, worker: Worker, why: str, now: float) -> None:
     worker.state = LEAVE[worker.state]
     del bus.workers[worker.address]
     bus.watches.clear(worker)
@@ -147,16 +157,54 @@ def _remove(bus: Bus, worker: Worker, why: str, now: float) -> None:
         bus.schedulers.remove(worker)
     for service in worker.offers:
         service.roster.discard(worker)
+    if worker.endpoint:
+        _hang_up(bus, worker, now)
     bus.observe("worker_down", now, worker=worker.address, worker_voice=worker.voice, reason=why)
     for service in requests.take_back(bus, worker, why, now):
         requests.flow(bus, service, now)
+
+
+# -- dialling ---------------------------------------------------------------------------------
+
+
+def _dial(bus: Bus, place: Address, endpoint: str) -> Address:
+    bus.dialled += 1
+    link, name = place
+    identity = b"%b#%x" % (name, bus.dialled)
+    bus.actions.append(Dial(identity, endpoint))
+    return link, identity
+
+
+def _hang_up(bus: Bus, worker: Worker, now: float) -> None:
+    """Close the connection to a worker. Whoever still is a worker at this endpoint gets a new one."""
+    bus.actions.append(HangUp(worker.address[1], worker.endpoint))
+    for other in list(bus.workers.values()):
+        # Hanging up closes all connections to the endpoint, and one process may have several names.
+        if other.endpoint == worker.endpoint:
+            _redial(bus, other, now)
+
+
+def _redial(bus: Bus, worker: Worker, now: float) -> None:
+    """Go on with a worker on a new connection, where nothing that it still says about the past can arrive."""
+    link, identity = worker.address
+    del bus.workers[worker.address]
+    waiting = requests.take_back(bus, worker, "its connection was made anew", now)
+    worker.address = _dial(bus, (link, identity.rpartition(b"#")[0]), worker.endpoint)
+    bus.workers[worker.address] = worker
+    worker.state = HEAR[worker.state]
+    worker.free = worker.credit
+    requests.refile(worker)
+    for service in waiting:
+        requests.flow(bus, service, now)
+    requests.feed(bus, worker, now)
 
 
 # -- watching ---------------------------------------------------------------------------------
 
 
 def _watch(bus: Bus, worker: Worker, now: float) -> None:
-    bus.watches.set(worker, now + _period(worker.heartbeat))
+    if worker.heartbeat.dead_after_s > 0:
+        bus.watches.set(worker, now + _period(worker.heartbeat))
 
 
 def _period(heartbeat: Heartbeat) -> float:
@@ -165,7 +213,12 @@ def _period(heartbeat: Heartbeat) -> float:
 
 def watch_due(bus: Bus, now: float) -> None:
     for worker in bus.watches.due(now):
+        if worker.endpoint and any(request.state in TERMINAL for request in worker.inflight.values()):
+            # Nobody waits for it any more and it may never come: the slot is taken back.
+            _hang_up(bus, worker, now)
         heartbeat = worker.heartbeat
+        if heartbeat.dead_after_s <= 0:
+            continue
         silent_s = now - worker.seen_at
         if silent_s >= heartbeat.dead_after_s:
             bus.counters.workers_lost += 1
@@ -177,7 +230,7 @@ def watch_due(bus: Bus, now: float) -> None:
                 reason=f"{silent_s:.1f} s",
             )
             bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
-            _remove(bus, worker, f"nothing was heard from it for {silent_s:.1f} s", now)
+            remove(bus, worker, f"nothing was heard from it for {silent_s:.1f} s", now)
             continue
         if heartbeat.beat_every_s:
             since = worker.seen_at if heartbeat.when_silent else worker.spoken_at
@@ -189,7 +242,7 @@ def watch_due(bus: Bus, now: float) -> None:
         if worker.state is WorkerState.CONGESTED:
             # Its pipe may have drained meanwhile; if not, the next refusal puts it to rest again.
             _heard_again = worker.seen_at
-            _heard(bus, worker, now)
+            heard(bus, worker, now)
             worker.seen_at = _heard_again
         bus.watches.set(worker, min(now + _period(heartbeat), worker.seen_at + heartbeat.dead_after_s))
 
