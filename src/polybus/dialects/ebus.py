@@ -1,0 +1,226 @@
+"""EBUS on the core.
+
+A tag says on whose side a message was made: the broker passes on to workers what clients say (`EBC01`) and
+to clients what workers say (`EBW01`), and public peers drop anything else.  So everything to a worker goes
+out as `EBC01`, everything to a client as `EBW01`.  The document shows `EBW01` on the beats of a worker as
+well, and the word REQUEST for REQ; `strict` sends that.
+
+There is one id field, so a worker gets the bus's own token as request id: two clients may use the same one.
+A peer may be worker and client on one socket (EBUS-26).  The tag of what it sends tells in which role it
+speaks, and whatever it sends shows that the worker is there (EBUS-5).
+
+Public workers take whatever comes, so one that does not name its credit gets `worker_credit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any, Final
+
+import msgspec
+
+from polybus.core import events
+from polybus.core.actions import Answer, Beat, Dismiss, Refuse, Say, Stop
+from polybus.core.bus import Bus
+from polybus.core.model import Address, Heartbeat, Reason, Request, Worker
+from polybus.core.views import peer_name
+from polybus.dialects.crossing import error_text
+from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing, drop
+from polybus.errors import RemoteProtocolError
+from polybus.wire import ebus as wire
+from polybus.wire.frames import read_command, read_id
+
+
+class ClientVoice(Voice):
+    dialect = "ebus"
+
+    def __init__(self, lead: Message) -> None:
+        self._lead = lead
+
+    def answer(self, action: Answer) -> Message:
+        return [action.client[1], *self._lead, *wire.write_reply(action.request_id, action.body)]
+
+    def refuse(self, action: Refuse) -> Message:
+        # A REJECT without data is an expiry, and nothing else is.
+        body: Message = [] if action.reason is Reason.EXPIRED else [error_text(action)]
+        return [action.client[1], *self._lead, *wire.write_reject(action.request_id, body)]
+
+    def heartbeat(self, client: Address) -> Message:
+        return [client[1], *self._lead, *wire.write_heartbeat(wire.WORKER_TAG)]
+
+
+class WorkerVoice(Voice):
+    dialect = "ebus"
+
+    def __init__(self, lead: Message, word: bytes, beat_tag: bytes) -> None:
+        self._lead = lead
+        self._word = word
+        self._beat_tag = beat_tag
+
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        left_s = request.expires_at - request.dispatched_at
+        timeout_s = request.options.timeout_s
+        if timeout_s and timeout_s < left_s:
+            left_s = timeout_s
+        # Public workers take a zero for "no limit given".
+        left_ms = None if left_s == inf else min(max(int(left_s * 1000), 1), wire.MAX_TTL_MS)
+        tail = wire.write_order(request.service.name, request.token, request.body, left_ms, self._word)
+        return [worker.address[1], *self._lead, *tail]
+
+    def stop(self, action: Stop) -> Message:
+        return [action.worker.address[1], *self._lead, *wire.write_cancel_order(action.token)]
+
+    def beat(self, action: Beat) -> Message:
+        return [action.worker.address[1], *self._lead, *wire.write_ping(self._beat_tag)]
+
+    def dismiss(self, action: Dismiss) -> Message:
+        return [action.peer[1], *self._lead, *wire.write_disconnect(self._beat_tag)]
+
+    def heartbeat(self, worker: Address) -> Message:
+        return [worker[1], *self._lead, *wire.write_heartbeat(self._beat_tag)]
+
+
+class Ebus:
+    """The dialect: what its tags mean on an EBUS socket, whichever of the two it is."""
+
+    name = "ebus"
+
+    def __init__(
+        self,
+        bus: Bus,
+        heartbeat_s: float = 0.5,
+        liveness: int = 5,
+        expiry_s: float = 300.0,
+        worker_credit: int = 100,
+        strict: bool = False,
+    ) -> None:
+        self._bus = bus
+        self._expiry_s = expiry_s
+        self._worker_credit = worker_credit
+        self._heartbeat = Heartbeat(heartbeat_s * liveness, heartbeat_s, when_silent=True)
+        beat_tag = wire.WORKER_TAG if strict else wire.CLIENT_TAG
+        public_word = wire.REQUEST if strict else wire.REQ
+        self._client_voices = by_framing(ClientVoice)
+        self._public_workers = by_framing(lambda lead: WorkerVoice(lead, public_word, beat_tag))
+        self._document_workers = by_framing(lambda lead: WorkerVoice(lead, wire.REQUEST, beat_tag))
+        self.tags: dict[bytes, tuple[Hear, Rebuke]] = {
+            wire.CLIENT_TAG: (self.hear_client, self.rebuke_client),
+            wire.WORKER_TAG: (self.hear_worker, drop),
+        }
+
+    # -- clients --------------------------------------------------------------------------------
+
+    def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
+        message = read_command(wire.CLIENT_COMMANDS, frames, at)
+        client = (link, bytes(frames[0]))
+        voice = self._client_voices[at]
+        bus = self._bus
+        if client in bus.workers:
+            bus.handle(events.Heard(client, voice), now)
+        match message:
+            case wire.Request(service, request_id, body, ttl_ms):
+                if service in QUERIES:
+                    self._tell(client, voice, service, request_id)
+                    return
+                # As in public brokers, a zero is no limit of the client's own.
+                ttl_s = ttl_ms / 1000 if ttl_ms else self._expiry_s
+                bus.handle(events.Submit(client, voice, request_id, service, body, ttl_s=ttl_s), now)
+            case wire.Ping():
+                bus.actions.append(Say(client, voice.heartbeat(client)))
+            case wire.Cancel(_, request_id):
+                bus.handle(events.Cancel(client, request_id), now)
+            case wire.ServicesQuery(request_id):
+                self._tell(client, voice, b"SERVICES", request_id)
+            case wire.WorkersQuery(request_id):
+                self._tell(client, voice, b"WORKERS", request_id)
+            case wire.Disconnect():
+                bus.handle(events.ClientGone(client, withdraw=True), now)
+            case wire.Heartbeat():
+                pass
+
+    def rebuke_client(
+        self, link: int, frames: Message, at: int, error: RemoteProtocolError, now: float
+    ) -> None:
+        """A request that cannot be read is rejected if its id can be, else dropped."""
+        if len(frames) < at + 4 or frames[at + 1] not in (wire.REQ, wire.REQUEST):
+            return
+        try:
+            request_id = read_id(frames[at + 3])
+        except RemoteProtocolError:
+            return
+        client = (link, bytes(frames[0]))
+        refusal = Refuse(client, self._client_voices[at], b"", request_id, Reason.REJECTED, str(error), [])
+        self._bus.actions.append(refusal)
+
+    def _tell(self, client: Address, voice: Voice, query: bytes, request_id: bytes) -> None:
+        body = msgspec.json.encode(QUERIES[query](self._bus))
+        self._bus.actions.append(Answer(client, voice, query, request_id, [body]))
+
+    # -- workers --------------------------------------------------------------------------------
+
+    def hear_worker(self, link: int, frames: Message, at: int, now: float) -> None:
+        message = read_command(wire.WORKER_COMMANDS, frames, at)
+        worker = (link, bytes(frames[0]))
+        bus = self._bus
+        match message:
+            case wire.Reply(token, body):
+                bus.handle(events.Result(worker, token, body), now)
+            case wire.Heartbeat():
+                bus.handle(events.Heard(worker, self._public_workers[at]), now)
+            case wire.Ping():
+                voice = self._public_workers[at]
+                bus.handle(events.Heard(worker, voice), now)
+                known = bus.workers.get(worker)
+                if known is not None:
+                    known.spoken_at = now
+                    bus.actions.append(Say(worker, voice.heartbeat(worker)))
+            case wire.Reject(token, body):
+                bus.handle(events.Failure(worker, token, "", body, Reason.REJECTED), now)
+            case wire.Ready(service, credit, upstream):
+                voice = self._public_workers[at] if upstream else self._document_workers[at]
+                # Only a fifth frame names a credit; without it the struct has a default.
+                named = len(frames) == at + 5
+                self._ready(worker, voice, service, credit if named else self._worker_credit, now)
+            case wire.Disconnect():
+                bus.handle(events.WorkerGone(worker, "it disconnected"), now)
+
+    def _ready(self, worker: Address, voice: Voice, service: bytes, credit: int, now: float) -> None:
+        """A new worker, one more service of a worker, or a worker that began anew: it offers this already."""
+        known = self._bus.workers.get(worker)
+        if known is not None and all(offered.name != service for offered in known.offers):
+            self._bus.handle(events.Offer(worker, voice, service), now)
+        else:
+            self._bus.handle(events.WorkerUp(worker, voice, ((service, 0),), self._heartbeat, credit), now)
+
+
+# -- queries ------------------------------------------------------------------------------------
+
+
+def _services(bus: Bus) -> list[dict[str, Any]]:
+    offered = {
+        s.name.decode(errors="replace"): len(s.roster.members)
+        for s in bus.services.values()
+        if s.roster.members
+    }
+    return [{"service": name, "workers": offered[name]} for name in sorted(offered)]
+
+
+def _workers(bus: Bus) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": peer_name(worker.address),
+            "services": sorted(service.name.decode(errors="replace") for service in worker.offers),
+            "load": len(worker.inflight),
+            "dialect": worker.voice.dialect,
+        }
+        for worker in bus.workers.values()
+        if not worker.is_scheduler
+    ]
+
+
+# The broker answers these itself, as a message's word and as a service's name (EBUS-27).
+QUERIES: Final[dict[bytes, Callable[[Bus], list[dict[str, Any]]]]] = {
+    b"SERVICES": _services,
+    b"WORKERS": _workers,
+}

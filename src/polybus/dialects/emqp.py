@@ -1,0 +1,304 @@
+"""eMQP on the core: jobs in queues, workers that grant slots, schedulers and topics.
+
+A client hears of its job twice: a receipt when it is accepted (`Accept`), and the result if it asked for one
+(`reply-requested`).  A public job manager reports the end of a job only if that header is set, so on the way
+to a worker it always is; whether the client gets to see the result is the core's business.
+
+Jobs do not expire unless `expiry_s` says so: `timeout` limits how long one runs, not how long it waits, and
+work that piled up overnight is still to be done.
+
+Public workers and schedulers take any message as a sign that the broker knows them, and only begin anew after
+silence.  So a worker that the bus does not know, or gave up for lost, is told nothing.  They exit on a
+DISCONNECT, so the word for "go" is the goodbye, KBYE (the document's KBAI if `strict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import count
+from math import ceil, inf
+from typing import Any, Final
+
+import msgspec
+
+from polybus.core import events
+from polybus.core.actions import (
+    HEARTBEAT_MISSED,
+    UNKNOWN_WORKER,
+    Accept,
+    Answer,
+    Beat,
+    Dismiss,
+    Refuse,
+    Reschedule,
+    Say,
+)
+from polybus.core.bus import Bus
+from polybus.core.model import PLAIN_CALL, Address, Heartbeat, JobOptions, Request, Worker
+from polybus.dialects.crossing import error_body, read_error
+from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing
+from polybus.errors import RemoteProtocolError
+from polybus.wire import emqp as wire
+from polybus.wire.frames import read_command, read_id, refuse
+
+# What a worker without queues serves them with, as in public brokers.
+DEFAULT_WEIGHT: Final = 10
+# The result of a job that has none (EMQP-28).
+NO_RESULT: Final = b"true"
+
+NewId = Callable[[], bytes]
+
+
+def message_ids(bus: Bus) -> NewId:
+    """Ids for the messages that we make up: short, ASCII, and not those of an earlier life of this broker."""
+    numbers = count(1)
+    return lambda: b"%b.%x" % (bus.nonce, next(numbers))
+
+
+class ClientVoice(Voice):
+    dialect = "emqp"
+
+    def __init__(self, lead: Message, new_id: NewId) -> None:
+        self._lead = lead
+        self._new_id = new_id
+
+    def accept(self, action: Accept) -> Message:
+        return [action.client[1], *self._lead, *wire.write_receipt(self._new_id(), action.request_id)]
+
+    def answer(self, action: Answer) -> Message:
+        body = action.body
+        if not body or (len(body) == 1 and not len(body[0])):
+            body = [NO_RESULT]
+        return [action.client[1], *self._lead, *wire.write_result(self._new_id(), body, action.request_id)]
+
+    def refuse(self, action: Refuse) -> Message:
+        tail = wire.write_result(self._new_id(), [error_body(action)], action.request_id)
+        return [action.client[1], *self._lead, *tail]
+
+
+class WorkerVoice(Voice):
+    """Workers and schedulers alike."""
+
+    dialect = "emqp"
+
+    def __init__(self, lead: Message, new_id: NewId, wall: Callable[[], float], strict: bool) -> None:
+        self._lead = lead
+        self._new_id = new_id
+        self._wall = wall
+        self._strict = strict
+
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        headers = _headers_for(request.options)
+        tail = wire.write_order(request.token, request.service.name, headers, request.body)
+        return [worker.address[1], *self._lead, *tail]
+
+    def beat(self, action: Beat) -> Message:
+        tail = wire.write_heartbeat(self._new_id(), self._wall())
+        return [action.worker.address[1], *self._lead, *tail]
+
+    def dismiss(self, action: Dismiss) -> Message | None:
+        if action.reason in (UNKNOWN_WORKER, HEARTBEAT_MISSED):
+            return None
+        tail = wire.write_goodbye(self._new_id(), wire.KBAI if self._strict else wire.KBYE)
+        return [action.peer[1], *self._lead, *tail]
+
+    def reschedule(self, action: Reschedule) -> Message:
+        return [action.worker.address[1], *self._lead, *self._schedule(action.message)]
+
+    def _schedule(self, message: wire.Schedule | wire.Unschedule) -> Message:
+        # Public schedulers know the long form only, and do not survive the other.
+        if self._strict or len(message.raw) == LONG_SCHEDULE:
+            return list(message.raw)
+        return wire.write_from_client(message)
+
+    def ack(self, peer: Address, msg_id: bytes) -> Message:
+        return [peer[1], *self._lead, *wire.write_ack(self._new_id(), msg_id)]
+
+
+# The frames of a SCHEDULE with interval and cron.
+LONG_SCHEDULE: Final = 8
+
+
+class Emqp:
+    """The dialect: every role may speak on either of its ports."""
+
+    name = "emqp"
+
+    def __init__(
+        self,
+        bus: Bus,
+        heartbeat_s: float = 3.0,
+        timeout_s: float = 5.0,
+        liveness: int = 3,
+        default_queue: bytes = b"default",
+        strict: bool = False,
+        *,
+        wall: Callable[[], float],
+        expiry_s: float = inf,
+    ) -> None:
+        self._bus = bus
+        self._expiry_s = expiry_s
+        self._default_queue = default_queue
+        self._strict = strict
+        self._heartbeat = Heartbeat(timeout_s * liveness, heartbeat_s)
+        new_id = message_ids(bus)
+        self._new_id = new_id
+        self._client_voices = by_framing(lambda lead: ClientVoice(lead, new_id))
+        self._worker_voices = by_framing(lambda lead: WorkerVoice(lead, new_id, wall, strict))
+        self.tags: dict[bytes, tuple[Hear, Rebuke]] = {wire.TAG: (self.hear, self.rebuke)}
+        self.client_tags = self.worker_tags = self.tags
+        self.publish_tags: dict[bytes, tuple[Hear, Rebuke]] = {wire.TAG: (self.hear_publisher, self.rebuke)}
+
+    def hear(self, link: int, frames: Message, at: int, now: float) -> None:
+        message = read_command(COMMANDS, frames, at)
+        peer = (link, bytes(frames[0]))
+        HEARERS[type(message)](self, peer, message, at, now)
+        # Whatever a worker or scheduler sends shows that it is there (EMQP-19).
+        if peer in self._bus.workers:
+            self._bus.handle(events.Heard(peer, self._worker_voices[at]), now)
+
+    def hear_publisher(self, link: int, frames: Message, at: int, now: float) -> None:
+        self._publish((link, bytes(frames[0])), read_command(PUBLISH_ONLY, frames, at), at, now)
+
+    def rebuke(self, link: int, frames: Message, at: int, error: RemoteProtocolError, now: float) -> None:
+        """What cannot be read is answered with an error if its id can be, else dropped."""
+        try:
+            msg_id = read_id(frames[at + 2]) if len(frames) > at + 2 else b""
+        except RemoteProtocolError:
+            return
+        if msg_id:
+            body = msgspec.json.encode({"error": error.reason, "detail": str(error)})
+            client = (link, bytes(frames[0]))
+            # Written like a result, because it is the last word on that message.
+            self._bus.actions.append(Answer(client, self._client_voices[at], b"", msg_id, [body]))
+
+    # -- clients --------------------------------------------------------------------------------
+
+    def _request(self, client: Address, message: wire.Request, at: int, now: float) -> None:
+        self._bus.handle(
+            events.Submit(
+                client,
+                self._client_voices[at],
+                message.msg_id,
+                message.queue,
+                message.body,
+                _options_of(message.headers),
+                self._expiry_s,
+                True,
+                self._default_queue,
+            ),
+            now,
+        )
+
+    def _publish(self, client: Address, message: wire.Publish, at: int, now: float) -> None:
+        self._bus.handle(events.Publish(message.topic, message.body), now)
+
+    def _schedule(self, client: Address, message: wire.Schedule, at: int, now: float) -> None:
+        if not self._strict and message.interval_s is None and not message.cron:
+            raise refuse("no_schedule", "the message tells neither interval_secs nor cron")
+        voice = self._client_voices[at]
+        self._bus.handle(events.Schedule(client, voice, message.msg_id, message, False), now)
+
+    def _unschedule(self, client: Address, message: wire.Unschedule, at: int, now: float) -> None:
+        voice = self._client_voices[at]
+        self._bus.handle(events.Schedule(client, voice, message.msg_id, message, True), now)
+
+    # -- workers and schedulers -----------------------------------------------------------------
+
+    def _reply(self, worker: Address, message: wire.Reply, at: int, now: float) -> None:
+        error = read_error(message.body)
+        if error is None:
+            self._bus.handle(events.Result(worker, message.original_id, message.body), now)
+        else:
+            self._bus.handle(events.Failure(worker, message.original_id, error, message.body), now)
+
+    def _ready(self, worker: Address, message: wire.Ready, at: int, now: float) -> None:
+        self._bus.handle(events.Slot(worker, self._worker_voices[at]), now)
+
+    def _inform(self, worker: Address, message: wire.Inform, at: int, now: float) -> None:
+        bus = self._bus
+        voice = self._worker_voices[at]
+        if message.role == "worker":
+            offers = tuple((queue.name, queue.weight) for queue in message.queues)
+            bus.handle(
+                events.WorkerUp(
+                    worker,
+                    voice,
+                    offers or ((self._default_queue, DEFAULT_WEIGHT),),
+                    self._heartbeat,
+                    grants_slots=True,
+                ),
+                now,
+            )
+        else:
+            bus.handle(events.SchedulerUp(worker, voice, self._heartbeat), now)
+        # It has no slot yet, so nothing was sent to it before this.
+        if worker in bus.workers:
+            bus.actions.append(Say(worker, voice.ack(worker, message.msg_id)))
+
+    def _heartbeat_of(self, worker: Address, message: wire.Heartbeat, at: int, now: float) -> None:
+        """Known peers are noted for whatever they send, unknown ones are not answered."""
+
+    def _ack(self, peer: Address, message: wire.Ack, at: int, now: float) -> None:
+        """Nothing of ours waits for it."""
+
+    def _goodbye(self, peer: Address, message: wire.Goodbye, at: int, now: float) -> None:
+        self._bus.handle(events.WorkerGone(peer, "it said goodbye"), now)
+        # Its jobs run on: most are sent by programs that do not stay to see the end.
+        self._bus.handle(events.ClientGone(peer, withdraw=False), now)
+
+    def _disconnect(self, peer: Address, message: wire.Disconnect, at: int, now: float) -> None:
+        raise refuse("not_admin", "DISCONNECT is obeyed on the admin port only")
+
+
+COMMANDS: Final[Any] = {**wire.CLIENT_COMMANDS, **wire.WORKER_COMMANDS}
+PUBLISH_ONLY: Final[Any] = {b"PUBLISH": wire.CLIENT_COMMANDS[b"PUBLISH"]}
+HEARERS: Final[dict[type, Callable[[Emqp, Address, Any, int, float], None]]] = {
+    wire.Request: Emqp._request,
+    wire.Publish: Emqp._publish,
+    wire.Schedule: Emqp._schedule,
+    wire.Unschedule: Emqp._unschedule,
+    wire.Reply: Emqp._reply,
+    wire.Ready: Emqp._ready,
+    wire.Inform: Emqp._inform,
+    wire.Heartbeat: Emqp._heartbeat_of,
+    wire.Ack: Emqp._ack,
+    wire.Goodbye: Emqp._goodbye,
+    wire.Disconnect: Emqp._disconnect,
+}
+
+
+# -- headers ------------------------------------------------------------------------------------
+# Nearly all jobs have one of a few sets of headers. Those with texts of a client's own are not kept.
+
+
+def _options_of(headers: wire.Headers) -> JobOptions:
+    return _read_options(headers) if headers.other else _read_options_cached(headers)
+
+
+def _read_options(headers: wire.Headers) -> JobOptions:
+    return JobOptions(
+        headers.reply_requested, headers.guarantee, headers.retry_count, headers.timeout_s, headers.other
+    )
+
+
+def _headers_for(options: JobOptions) -> wire.Headers:
+    if options is PLAIN_CALL:
+        return PLAIN_ORDER
+    return _write_options(options) if options.other else _write_options_cached(options)
+
+
+def _write_options(options: JobOptions) -> wire.Headers:
+    return wire.Headers(
+        reply_requested=True,
+        retry_count=options.retries,
+        timeout_s=ceil(options.timeout_s),
+        guarantee=options.guarantee,
+        other=options.other,
+    )
+
+
+_read_options_cached = lru_cache(maxsize=256)(_read_options)
+_write_options_cached = lru_cache(maxsize=256)(_write_options)
+PLAIN_ORDER: Final = wire.Headers(reply_requested=True)

@@ -1,0 +1,74 @@
+"""The publishing sockets: no tags, no commands, only topics.
+
+Publishers send [topic, data …] to an XSUB socket.  An XPUB socket hands us what its subscribers want, one
+frame each: a first byte of 1 or 0 (wanted, no longer wanted) and the beginning of the topics.  Neither socket
+says who sent a message.  How a publication is written for the subscribers of each dialect is here too; eMQP's
+PUBLISH command is in `emqp`.
+"""
+
+from __future__ import annotations
+
+from polybus.core import events
+from polybus.core.bus import Bus
+from polybus.core.model import Body
+from polybus.dialects.port import Message
+from polybus.errors import RemoteProtocolError
+from polybus.wire import ebus
+from polybus.wire.frames import EMPTY, MAX_NAME_BYTES, refuse
+
+
+class PublishEar:
+    """The ear of a socket that publishers send to."""
+
+    def __init__(self, bus: Bus, dialect: str) -> None:
+        self._bus = bus
+        self._dialect = dialect
+
+    def receive(self, link: int, frames: Message, now: float) -> None:
+        try:
+            message = ebus.read_publish(frames)
+        except RemoteProtocolError as error:
+            _note(self._bus, link, self._dialect, error, now)
+            return
+        self._bus.handle(events.Publish(message.channel, message.body), now)
+
+
+class SubscribeEar:
+    """The ear of a socket that subscribers listen to."""
+
+    def __init__(self, bus: Bus, dialect: str) -> None:
+        self._bus = bus
+        self._dialect = dialect
+
+    def receive(self, link: int, frames: Message, now: float) -> None:
+        try:
+            wanted, prefix = _read_subscription(frames)
+        except RemoteProtocolError as error:
+            _note(self._bus, link, self._dialect, error, now)
+            return
+        self._bus.handle(events.Subscribe(link, prefix, wanted), now)
+
+
+def ebus_publication(topic: bytes, body: Body) -> Message:
+    return [topic, *body]
+
+
+def emqp_publication(topic: bytes, body: Body) -> Message:
+    """One body frame, even if there is none; what came in several stays in several."""
+    return [topic, *body] if body else [topic, EMPTY]
+
+
+def _read_subscription(frames: Message) -> tuple[bool, bytes]:
+    if len(frames) != 1:
+        raise refuse("length", f"a subscription has {len(frames)} frames; it takes 1")
+    # No topic is longer than a name, so a longer prefix matches nothing and need not be kept.
+    if not 1 <= len(frames[0]) <= MAX_NAME_BYTES + 1:
+        raise refuse("bad_subscription", f"a subscription has {len(frames[0])} bytes")
+    frame = bytes(frames[0])
+    if frame[0] > 1:
+        raise refuse("bad_subscription", "a subscription begins with a byte of 0 or 1")
+    return frame[0] == 1, frame[1:]
+
+
+def _note(bus: Bus, link: int, dialect: str, error: RemoteProtocolError, now: float) -> None:
+    bus.handle(events.Invalid((link, EMPTY), dialect, error.reason, str(error)), now)
