@@ -1,8 +1,8 @@
 """What a failure looks like in a dialect that has no word for it, and how many frames a body may have.
 
 Dialects without a rejection of their own answer with a body that is a JSON object:
-`{"error": "expired", "detail": "no answer within 300 s"}`.  A worker of such a dialect says that it failed in the
-same way.  `error` is a word of `Reason`, or the worker's own text.
+`{"error": "expired", "detail": "no answer within 300 s"}`.  A worker of such a dialect says that it failed in
+the same way.  `error` is a word of `Reason`, or the worker's own text.
 """
 
 from __future__ import annotations

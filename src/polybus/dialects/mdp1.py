@@ -1,0 +1,54 @@
+"""MDP/0.1 (ZeroMQ RFC 7) on the core: one request, one reply.
+
+Clients are often REQ sockets, whose empty first frame is mirrored.  There are no partial replies, so
+a client gets the final one alone.
+"""
+
+from __future__ import annotations
+
+from polybus.core.actions import Answer, Refuse
+from polybus.core.bus import Bus
+from polybus.core.model import Heartbeat, Request, Worker
+from polybus.dialects import majordomo
+from polybus.dialects.crossing import error_body
+from polybus.dialects.port import Message, Voice, by_framing
+from polybus.wire import mdp1 as wire
+
+
+class ClientVoice(Voice):
+    dialect = "mdp1"
+
+    def __init__(self, lead: Message) -> None:
+        self._lead = lead
+
+    def answer(self, action: Answer) -> Message:
+        return [action.client[1], *self._lead, *wire.write_final(action.service, action.body)]
+
+    def refuse(self, action: Refuse) -> Message:
+        return [action.client[1], *self._lead, *wire.write_final(action.service, [error_body(action)])]
+
+
+class WorkerVoice(majordomo.WorkerVoice):
+    dialect = "mdp1"
+
+    def __init__(self, lead: Message) -> None:
+        super().__init__(lead, wire.write_heartbeat(), wire.write_disconnect())
+
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        return [worker.address[1], *self._lead, *wire.write_order(request.token, request.body)]
+
+
+class Mdp1(majordomo.Mdp):
+    """The dialect: what its tags mean on a Majordomo socket."""
+
+    name = "mdp1"
+
+    def __init__(self, bus: Bus, heartbeat_s: float = 2.5, liveness: int = 3) -> None:
+        super().__init__(
+            bus,
+            Heartbeat(dead_after_s=heartbeat_s * liveness, beat_every_s=heartbeat_s),
+            (wire.CLIENT_TAG, by_framing(ClientVoice)),
+            (wire.WORKER_TAG, by_framing(WorkerVoice)),
+            wire.read_from_client,
+            wire.read_from_worker,
+        )
