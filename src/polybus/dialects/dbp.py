@@ -1,0 +1,293 @@
+"""DBP on the core: a catalog of services with leases, and calls to them.
+
+The command frame is the tag.  Any peer may ask, register and serve, and whatever a service sends shows that
+it is there.  What it sends out of turn ends its conversation with DISCONNECT: an answer that nobody waits
+for, a second registration on the same socket, a heartbeat without a registration.
+
+How a registered service gets its calls:
+
+- as the document has it, on the DEALER socket that it registered on and keeps: REQUEST there, REPLY back,
+  heartbeats both ways;
+- at its own address, if the registration has `interfaces`.  The original implementation registers so, over a
+  REQ socket that it closes at once.  We dial the address and call there.
+- The field `transport` ("dealer" or "req") in the registration decides it where this rule does not fit.
+
+An answer does not say which call it belongs to, so it belongs to the oldest one.  A service may ask for more
+calls at a time (`credit`) on its own socket if it answers in order; one that is dialled gets one at a time,
+because ZeroMQ may reconnect to it between two calls without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import structs
+
+from polybus.core import events
+from polybus.core.actions import Answer, Deny, Dismiss, Say
+from polybus.core.bus import Bus
+from polybus.core.catalog import MISSED_BEATS
+from polybus.core.model import Address, Heartbeat, Node, Worker
+from polybus.dialects import dbp_catalog as catalog
+from polybus.dialects.dbp_outbound import OutboundEar
+from polybus.dialects.dbp_voices import DialledVoice, NodeVoice, Wall
+from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing
+from polybus.errors import RemoteProtocolError
+from polybus.wire import dbp as wire
+from polybus.wire.dbp_info import NodeInfo, RegistrationRefused, read_error
+from polybus.wire.dbp_time import TimeForm
+
+# By framing, then by the form of the time.
+Voices = Sequence[Mapping[TimeForm, NodeVoice]]
+
+# A lease without an end is not watched by us: whoever dials notices nothing of an idle peer.
+UNWATCHED: Final = Heartbeat(dead_after_s=0.0)
+# An identity has 255 bytes, and the core adds a number to what we give it.
+MAX_IDENTITY_NAME: Final = 200
+
+
+class Dbp:
+    """The dialect: what its commands mean on a DBP socket, and on the connections that we dial."""
+
+    name = "dbp"
+
+    def __init__(
+        self,
+        bus: Bus,
+        wall: Wall,
+        *,
+        strict: bool = False,
+        outbound_link: int | None = None,
+        default_heartbeat_s: float = 0.0,
+        broker: bytes = b"polybus",
+    ) -> None:
+        """`wall` tells the time of day; `outbound_link` is the link on which `Dial` connects, without which
+        services that are called at their own address are listed but not called; `default_heartbeat_s` is for
+        registrations that name no heartbeat, 0 meaning that they have no end."""
+        self._bus = bus
+        self._outbound_link = outbound_link
+        self._default_heartbeat_s = default_heartbeat_s
+
+        def voices(words: Mapping[TimeForm, bytes]) -> Voices:
+            return by_framing(
+                lambda lead: {form: NodeVoice(lead, form, words[form], broker, wall) for form in TimeForm}
+            )
+
+        # A refusal is said in the word that the peer knows. Which one that is follows from its registration,
+        # and before that from how it writes the time: the original always packs a float.
+        document = dict.fromkeys(TimeForm, wire.DENIED_STRICT)
+        original = document if strict else dict.fromkeys(TimeForm, wire.DENIED)
+        self._voices = voices({**document, TimeForm.FLOAT: original[TimeForm.FLOAT]})
+        self._original_voices = voices(original)
+        self._document_voices = voices(document)
+        self._dialled_voices = {form: DialledVoice(form, broker, wall) for form in TimeForm}
+        self._handlers: dict[type, Callable[[Address, int, Any, float], None]] = {
+            wire.Call: self._call,
+            wire.Answer: self._answer,
+            wire.InfoRequest: self._inform,
+            wire.Registration: self._register,
+            wire.Update: self._update,
+            wire.Heartbeat: self._beat,
+            wire.Disconnect: self._disconnect,
+            wire.Acknowledge: self._sign_of_life,
+            wire.Pong: self._sign_of_life,
+            wire.Ping: self._pong,
+            wire.Exit: self._refuse_exit,
+        }
+        self.tags: dict[bytes, tuple[Hear, Rebuke]] = {
+            bytes(command): (self.hear, self.rebuke) for command in wire.BROKER_COMMANDS
+        }
+        self.outbound_ear = OutboundEar(bus, self._leave)
+
+    def hear(self, link: int, frames: Message, at: int, now: float) -> None:
+        message = wire.read_from_node(frames, at)
+        address = (link, bytes(frames[0]))
+        worker = self._bus.workers.get(address)
+        if worker is not None:
+            worker.seen_at = now
+        self._handlers[type(message)](address, at, message, now)
+
+    def rebuke(self, link: int, frames: Message, at: int, error: RemoteProtocolError, now: float) -> None:
+        address = (link, bytes(frames[0]))
+        if isinstance(error, RegistrationRefused):
+            self._deny(address, self._voices[at][error.form], error.reasons)
+            return
+        worker = self._bus.workers.get(address)
+        if worker is not None:
+            # An invalid message is dropped and its sender treated as invalid.
+            self._end(address, worker.voice, f"it sent an invalid message: {error}", now)
+
+    # -- clients ----------------------------------------------------------------------------------
+
+    def _call(self, address: Address, at: int, message: wire.Call, now: float) -> None:
+        voice = self._voices[at][message.form]
+        self._bus.handle(events.Submit(address, voice, b"", message.service, message.body), now)
+
+    def _inform(self, address: Address, at: int, message: wire.InfoRequest, now: float) -> None:
+        body = [catalog.describe(self._bus, message.service)]
+        voice = self._voices[at][message.form]
+        self._bus.actions.append(Answer(address, voice, message.service, b"", body))
+
+    def _pong(self, address: Address, at: int, message: wire.Ping, now: float) -> None:
+        self._bus.actions.append(Say(address, self._voices[at][message.form].pong(address)))
+
+    def _refuse_exit(self, address: Address, at: int, message: wire.Exit, now: float) -> None:
+        reasons = ("nobody on the network may stop this broker",)
+        self._deny(address, self._voices[at][message.form], reasons)
+
+    # -- services ---------------------------------------------------------------------------------
+
+    def _answer(self, address: Address, at: int, message: wire.Answer, now: float) -> None:
+        bus = self._bus
+        worker = bus.workers.get(address)
+        if worker is None or not worker.inflight:
+            bus.counters.late += 1
+            self._end(address, self._voices[at][message.form], "an answer that nobody waits for", now)
+            return
+        error = read_error(message.body)
+        if error is None:
+            bus.handle(events.Result(address, b"", message.body), now)
+        else:
+            bus.handle(events.Failure(address, b"", error, [error.encode()]), now)
+
+    def _sign_of_life(
+        self, address: Address, at: int, message: wire.Acknowledge | wire.Pong, now: float
+    ) -> None:
+        self._bus.handle(events.Heard(address, self._voices[at][message.form]), now)
+
+    def _beat(self, address: Address, at: int, message: wire.Heartbeat, now: float) -> None:
+        bus = self._bus
+        voice = self._voices[at][message.form]
+        worker = bus.workers.get(address)
+        name = message.name
+        if worker is not None:
+            # Our acknowledgement says as much as a heartbeat of ours.
+            worker.spoken_at = now
+            name = name or _name_of(worker)
+        if name:
+            bus.handle(events.NodeBeat(address, voice, name), now)
+        else:
+            bus.handle(events.Heard(address, voice), now)
+
+    def _disconnect(self, address: Address, at: int, message: wire.Disconnect, now: float) -> None:
+        bus = self._bus
+        name = message.name
+        node = bus.nodes.get(name)
+        holder = node.worker if node is not None else None
+        if address in bus.workers:
+            self._leave(address, "it disconnected", now)
+        elif holder is not None and not holder.endpoint and bus.workers.get(holder.address) is holder:
+            # Who serves on a socket of its own leaves there.
+            self._end(address, self._voices[at][message.form], "it is not the service that it named", now)
+        else:
+            # Without a name: whatever was registered from here.
+            bus.handle(events.NodeLeft(address, name), now)
+            self._leave(address, "it disconnected", now)
+
+    # -- the catalog ------------------------------------------------------------------------------
+
+    def _register(self, address: Address, at: int, message: wire.Registration, now: float) -> None:
+        info = message.info
+        by_form = self._original_voices if info.interfaces else self._document_voices
+        voice = by_form[at][message.form]
+        if address in self._bus.workers:
+            self._end(address, voice, "a second registration", now)
+            return
+        reasons = catalog.lacks(info)
+        serves = None if reasons else self._serving(info, address, voice, message.form)
+        self._bus.handle(
+            events.Register(
+                address,
+                voice,
+                info.name,
+                catalog.entry_of(info),
+                self._heartbeat_s(info),
+                reasons,
+                serves,
+            ),
+            now,
+        )
+
+    def _update(self, address: Address, at: int, message: wire.Update, now: float) -> None:
+        bus = self._bus
+        voice = self._voices[at][message.form]
+        node = bus.nodes.get(message.name)
+        if node is None:
+            bus.handle(events.UpdateNode(address, voice, message.name, {}), now)
+            return
+        info = catalog.updated(node, message.changes, message.form)
+        reasons = catalog.lacks(info)
+        if reasons:
+            self._deny(address, voice, reasons)
+            return
+        event = events.UpdateNode(
+            address,
+            voice,
+            message.name,
+            catalog.entry_of(info),
+            self._heartbeat_s(info),
+            self._serving_now(node, info, message),
+        )
+        bus.handle(event, now)
+
+    def _serving(
+        self, info: NodeInfo, address: Address, voice: Voice, form: TimeForm
+    ) -> events.WorkerUp | None:
+        if catalog.transport_of(info) == catalog.OWN_ADDRESS:
+            return self._dialled(info, form)
+        heartbeat = self._heartbeat(info)
+        return events.WorkerUp(address, voice, ((info.name, 0),), heartbeat, info.credit)
+
+    def _serving_now(self, node: Node, info: NodeInfo, message: wire.Update) -> events.WorkerUp | None:
+        """How a node is called after an UPDATE: as before, unless it moved or chose its own address."""
+        serves = node.serves
+        chosen = message.changes.get("extra", {}).get("transport")
+        if serves is not None and not serves.endpoint and chosen != catalog.OWN_ADDRESS:
+            return structs.replace(serves, heartbeat=self._heartbeat(info))
+        return self._dialled(info, message.form)
+
+    def _dialled(self, info: NodeInfo, form: TimeForm) -> events.WorkerUp | None:
+        endpoint = catalog.endpoint_of(info)
+        if self._outbound_link is None or not endpoint:
+            return None
+        place = (self._outbound_link, b"node:" + info.name[:MAX_IDENTITY_NAME])
+        voice = self._dialled_voices[form]
+        return events.WorkerUp(place, voice, ((info.name, 0),), UNWATCHED, endpoint=endpoint)
+
+    def _heartbeat_s(self, info: NodeInfo) -> float:
+        return self._default_heartbeat_s if info.heartbeat_s is None else info.heartbeat_s
+
+    def _heartbeat(self, info: NodeInfo) -> Heartbeat:
+        every_s = self._heartbeat_s(info)
+        return Heartbeat(dead_after_s=every_s * MISSED_BEATS, beat_every_s=every_s)
+
+    # -- endings ----------------------------------------------------------------------------------
+
+    def _deny(self, address: Address, voice: Voice, reasons: tuple[str, ...]) -> None:
+        self._bus.counters.rejected += 1
+        self._bus.actions.append(Deny(address, voice, b"", reasons))
+
+    def _leave(self, address: Address, why: str, now: float) -> None:
+        """Whoever serves or asks at this address is gone, with its lease: it is sent nothing more."""
+        bus = self._bus
+        bus.handle(events.ClientGone(address, withdraw=False), now)
+        worker = bus.workers.get(address)
+        if worker is None:
+            return
+        node = bus.nodes.get(_name_of(worker))
+        if node is not None and node.worker is worker:
+            bus.handle(events.NodeLeft(address, node.name), now)
+        bus.handle(events.WorkerGone(address, why), now)
+
+    def _end(self, address: Address, voice: Voice, why: str, now: float) -> None:
+        """A peer sent what nobody expected: nothing more is sent to it."""
+        self._leave(address, why, now)
+        self._bus.actions.append(Dismiss(address, voice, why))
+
+
+def _name_of(worker: Worker) -> bytes:
+    """The one service that a DBP worker offers."""
+    for service in worker.offers:
+        return service.name
+    return b""

@@ -1,0 +1,125 @@
+"""What DBP's clients are told about services, and what a registration comes to.
+
+The list has the services of every dialect: a node of the catalog with the entry that it registered,
+any other service with its dialect and load.  Only what is active is in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from polybus.core.bus import Bus
+from polybus.core.lifecycle import NodeState, WorkerState
+from polybus.core.model import Node, Service
+from polybus.wire.dbp_info import MAX_CATALOG_BYTES, NodeInfo, catalog_entry, changed, read_info
+from polybus.wire.dbp_time import TimeForm
+
+# The key of an answer that tells of a mistake. A service of this name would make every list look like one.
+ERROR: Final = "Error"
+# The two ways to be called, as a registration may name them in its field "transport".
+OWN_ADDRESS: Final = "req"
+THIS_SOCKET: Final = "dealer"
+
+
+# -- what is registered -----------------------------------------------------------------------
+
+
+def transport_of(info: NodeInfo) -> str:
+    """How a service wants to be called (the rule is in the opening text of `dbp`)."""
+    default = OWN_ADDRESS if info.interfaces else THIS_SOCKET
+    return str(info.extra.get("transport", default))
+
+
+def endpoint_of(info: NodeInfo) -> str:
+    """Where a service is called at its own address; empty if it did not say."""
+    if info.ip is None or info.port is None:
+        return ""
+    host = f"[{info.ip}]" if ":" in info.ip else info.ip
+    return f"tcp://{host}:{info.port}"
+
+
+def lacks(info: NodeInfo) -> tuple[str, ...]:
+    """Why a registration cannot be taken, all reasons at once."""
+    reasons = []
+    if not info.interfaces:
+        # The original says neither function nor heartbeat: its own form is complete as it is.
+        reasons += [f"{field} is missing" for field in info.missing]
+    if info.name == ERROR.encode():
+        reasons.append(f"the name {ERROR!r} stands for mistakes; choose another")
+    if transport_of(info) not in (OWN_ADDRESS, THIS_SOCKET):
+        reasons.append(f"transport must be {OWN_ADDRESS!r} or {THIS_SOCKET!r}")
+    return tuple(reasons)
+
+
+def entry_of(info: NodeInfo) -> dict[str, Any]:
+    """The entry that is kept, as plain values."""
+    entry: dict[str, Any] = msgspec.to_builtins(catalog_entry(info))
+    return entry
+
+
+def updated(node: Node, changes: dict[str, Any], form: TimeForm) -> NodeInfo:
+    """What is registered after an UPDATE."""
+    kept = {**node.info, "name": node.name.decode()}
+    return changed(read_info(msgspec.json.encode(kept), form), changes)
+
+
+# -- what is told -----------------------------------------------------------------------------
+
+
+def describe(bus: Bus, name: bytes) -> bytes:
+    """The JSON that answers an info request; an empty name asks for everything."""
+    if not name:
+        return _describe_all(bus)
+    entry = _entry(bus, name)
+    text = name.decode()
+    if entry is None:
+        return msgspec.json.encode({ERROR: f"No Registered Service With the Name {text}"})
+    return msgspec.json.encode({text: entry})
+
+
+def _describe_all(bus: Bus) -> bytes:
+    pieces: dict[str, msgspec.Raw] = {}
+    size = 0
+    for name in sorted(bus.nodes.keys() | bus.services.keys()):
+        entry = _entry(bus, name)
+        text = name.decode(errors="replace")
+        if entry is None:
+            continue
+        pieces[text] = msgspec.Raw(msgspec.json.encode(entry))
+        size += len(name) + len(pieces[text])
+        if size > MAX_CATALOG_BYTES:
+            reason = f"the list is longer than {MAX_CATALOG_BYTES} bytes; ask for a service by its name"
+            return msgspec.json.encode({ERROR: reason})
+    return msgspec.json.encode(pieces)
+
+
+def _entry(bus: Bus, name: bytes) -> dict[str, Any] | None:
+    if name == ERROR.encode():
+        return None
+    node = bus.nodes.get(name)
+    if node is not None:
+        return _node_entry(node)
+    service = bus.services.get(name)
+    if service is not None and service.roster.members:
+        return _service_entry(service)
+    return None
+
+
+def _node_entry(node: Node) -> dict[str, Any]:
+    if node.serves is not None and (node.worker is None or node.worker.state is WorkerState.GONE):
+        return {**node.info, "state": "unreachable"}
+    if node.state is NodeState.LATE:
+        return {**node.info, "state": "late"}
+    return node.info
+
+
+def _service_entry(service: Service) -> dict[str, Any]:
+    workers = service.roster.members
+    return {
+        "dialect": ",".join(sorted({worker.voice.dialect for worker in workers})),
+        "function": "",
+        "workers": len(workers),
+        "queued": service.queue.length,
+    }
