@@ -1,0 +1,75 @@
+"""polybus: one ZeroMQ broker for EBUS, eMQP, the Majordomo family and DBP, and its client library.
+
+    from polybus import Bus, Client, Worker
+
+Everything public is here; submodules are internal.  Names are imported when they are first used, so that
+importing polybus costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polybus.client.aio import AsyncClient as AsyncClient
+    from polybus.client.aio import AsyncWorker as AsyncWorker
+    from polybus.client.app import Bus as Bus
+    from polybus.client.client import Client as Client
+    from polybus.client.client import Pending as Pending
+    from polybus.client.handlers import Request as Request
+    from polybus.client.pubsub import Subscription as Subscription
+    from polybus.client.sessions.port import Options as Options
+    from polybus.client.worker import Worker as Worker
+    from polybus.errors import ConfigError as ConfigError
+    from polybus.errors import ConnectionLost as ConnectionLost
+    from polybus.errors import LocalProtocolError as LocalProtocolError
+    from polybus.errors import PolybusError as PolybusError
+    from polybus.errors import ProtocolError as ProtocolError
+    from polybus.errors import RemoteProtocolError as RemoteProtocolError
+    from polybus.errors import RequestFailed as RequestFailed
+    from polybus.errors import RequestTimeout as RequestTimeout
+    from polybus.errors import WorkerRejected as WorkerRejected
+
+    __version__: str
+
+_HOMES = {
+    "AsyncClient": "polybus.client.aio",
+    "AsyncWorker": "polybus.client.aio",
+    "Bus": "polybus.client.app",
+    "Client": "polybus.client.client",
+    "Options": "polybus.client.sessions.port",
+    "Pending": "polybus.client.client",
+    "Request": "polybus.client.handlers",
+    "Subscription": "polybus.client.pubsub",
+    "Worker": "polybus.client.worker",
+    "ConfigError": "polybus.errors",
+    "ConnectionLost": "polybus.errors",
+    "LocalProtocolError": "polybus.errors",
+    "PolybusError": "polybus.errors",
+    "ProtocolError": "polybus.errors",
+    "RemoteProtocolError": "polybus.errors",
+    "RequestFailed": "polybus.errors",
+    "RequestTimeout": "polybus.errors",
+    "WorkerRejected": "polybus.errors",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("polybus")
+    elif name in _HOMES:
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'polybus' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,84 @@
+"""Where the broker is: an argument, else the environment, else the dialect's own port on this machine.
+
+An address is an endpoint (`tcp://host:port`, `ipc://path`, `inproc://name`), `host:port`, or a host,
+which takes the dialect's default port.  The environment knows, per dialect and role,
+`POLYBUS_MDR_CLIENT`, `POLYBUS_EBUS_PUBLISH` and so on; `EMQ_BROKER_ADDR` for eMQP clients;
+`EBUS_FRONTEND`, `EBUS_BACKEND`, `EBUS_PUB` and `EBUS_SUB` for EBUS.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from polybus.errors import ConfigError
+
+Role = Literal["client", "worker", "publish", "subscribe"]
+
+PORTS: Final[Mapping[str, Mapping[str, int]]] = {
+    "mdr": {"client": 5555, "worker": 5556},
+    "mdp1": {"client": 5555, "worker": 5556},
+    "mdp2": {"client": 5555, "worker": 5556},
+    "ebus": {"client": 5000, "worker": 5001, "publish": 5002, "subscribe": 5003},
+    "emqp": {"client": 47291, "worker": 47290, "publish": 47298, "subscribe": 47299},
+    "dbp": {"client": 5246, "worker": 5246},
+}
+DIALECTS: Final = tuple(PORTS)
+
+# Names that peers of these dialects use already.
+_LEGACY: Final = {
+    ("emqp", "client"): "EMQ_BROKER_ADDR",
+    ("ebus", "client"): "EBUS_FRONTEND",
+    ("ebus", "worker"): "EBUS_BACKEND",
+    ("ebus", "publish"): "EBUS_PUB",
+    ("ebus", "subscribe"): "EBUS_SUB",
+}
+_ENDPOINT: Final = re.compile(r"(ipc|inproc)://\S+|tcp://(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+
+
+def check_dialect(dialect: str) -> str:
+    if dialect in PORTS:
+        return dialect
+    raise ConfigError(f"{dialect!r} is no dialect; known are {', '.join(DIALECTS)}")
+
+
+def endpoint_for(
+    dialect: str, role: Role, address: str | None = None, environ: Mapping[str, str] | None = None
+) -> str:
+    """The endpoint that a peer of this dialect and role connects to."""
+    port = PORTS[check_dialect(dialect)].get(role)
+    if port is None:
+        raise ConfigError(f"{dialect} has no {role} endpoint; ebus and emqp have")
+    if address is not None:
+        return read_address(address, port, "address")
+    env = os.environ if environ is None else environ
+    for name in (f"POLYBUS_{dialect.upper()}_{role.upper()}", _LEGACY.get((dialect, role))):
+        if name and env.get(name):
+            return read_address(env[name], port, name)
+    return f"tcp://127.0.0.1:{port}"
+
+
+def read_address(text: str, port: int, what: str) -> str:
+    """An endpoint from an endpoint, `host:port` or a host; `what` names the setting in the error."""
+    text = text.strip()
+    if _ENDPOINT.fullmatch(text):
+        if text.startswith("tcp://"):
+            _check_port(text.rpartition(":")[2], text, what)
+        return text
+    found = _HOST.fullmatch(text)
+    if found is None:
+        raise ConfigError(
+            f"{what} is {text!r}; it takes an endpoint (tcp://host:port, ipc://path), host:port, or a host"
+        )
+    if found[2] is None:
+        return f"tcp://{found[1]}:{port}"
+    _check_port(found[2][1:], text, what)
+    return f"tcp://{found[1]}{found[2]}"
+
+
+def _check_port(digits: str, text: str, what: str) -> None:
+    if not 1 <= int(digits) <= 65535:
+        raise ConfigError(f"{what} is {text!r}; a port is a number from 1 to 65535")

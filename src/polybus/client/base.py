@@ -1,0 +1,146 @@
+"""What the sync and the asyncio client share: how they are set up, and every step that does not wait."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Final
+
+import zmq
+
+from polybus.client.addresses import Role, check_dialect, endpoint_for
+from polybus.client.brain import Body, Brain, Ticket, body_frames
+from polybus.client.lines import Lines
+from polybus.client.pubsub import Publisher, Subscription, check_topics, write_publication
+from polybus.client.sessions import client_session
+from polybus.client.sessions.port import NEVER, Options, service_name
+from polybus.errors import ConfigError, PolybusError
+
+# How many answers may be awaited at once unless the caller says otherwise; the broker allows 10,000.
+DEFAULT_WINDOW: Final = 1000
+# How long a closing client lets libzmq send what it still holds.
+LINGER_S: Final = 1.0
+
+
+class BaseClient:
+    """A client without its waiting."""
+
+    def __init__(
+        self,
+        address: str | None = None,
+        dialect: str = "mdr",
+        *,
+        timeout_s: float = 30.0,
+        window: int = DEFAULT_WINDOW,
+        identity: bytes | None = None,
+        publish_address: str | None = None,
+        subscribe_address: str | None = None,
+        context: zmq.Context[Any] | None = None,
+    ) -> None:
+        self.dialect: Final = check_dialect(dialect)
+        self.endpoint: Final = endpoint_for(dialect, "client", address)
+        self.timeout_s: Final = timeout_s
+        if window < 1:
+            raise ConfigError(f"window is {window}; it takes 1 or more")
+        # A stable identity: the broker knows a client that has reconnected, and what it asked, by it.
+        self._identity = identity or new_identity()
+        self._address = address
+        self._publish_address = publish_address
+        self._subscribe_address = subscribe_address
+        self._context = context or zmq.Context.instance()
+        self._brain = Brain(client_session(dialect), window)
+        self._publisher: Publisher | None = None
+        self._lines = Lines(1, context=self._context)
+        self._lines.open(0, self.endpoint, self._identity)
+        self._closed = False
+
+    @property
+    def invalid(self) -> int:
+        """How many messages of the broker could not be read, or answered nothing that was asked."""
+        return self._brain.session.invalid
+
+    def _submit(
+        self,
+        service: str | bytes,
+        body: Body,
+        timeout_s: float | None,
+        options: Options | None,
+        wants_reply: bool = True,
+    ) -> Ticket:
+        if self._closed:
+            raise PolybusError("the client is closed")
+        now = time.monotonic()
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        ttl_s = None if limit_s == NEVER else limit_s
+        return self._brain.submit(
+            service_name(service), body_frames(body), now, now + limit_s, ttl_s, options, wants_reply
+        )
+
+    def _step(self, timeout_s: float) -> bool:
+        """Receive, do what is due, send. False if nothing had come in."""
+        brain, lines = self._brain, self._lines
+        self._flush()
+        batch = lines.receive(timeout_s)
+        now = time.monotonic()
+        if batch:
+            brain.receive(batch, lines, now)
+        if now >= brain.deadline:
+            brain.tick(now)
+        self._flush()
+        return bool(batch)
+
+    def _flush(self) -> None:
+        brain = self._brain
+        if brain.restart:
+            if not brain.session.has_ids:
+                self._identity = new_identity()
+            self._lines.open(0, self.endpoint, self._identity)
+            self._reopened()
+            brain.restarted(time.monotonic())
+        if brain.outbox:
+            outbox, brain.outbox = brain.outbox, []
+            self._lines.send(outbox)
+
+    def _reopened(self) -> None:
+        """There is a new socket; an event loop has to watch another descriptor."""
+
+    def _publish(self, topic: str, body: Body, timeout_s: float) -> None:
+        check_topics(self.dialect)
+        message = write_publication(
+            self.dialect, self._brain.new_id(), service_name(topic), body_frames(body)
+        )
+        if self.dialect == "emqp" and self._publish_address is None and not _is_set(self.dialect, "publish"):
+            self._lines.send([(0, message)])
+            return
+        if self._publisher is None:
+            address = self._publish_address or _host_of(self._address)
+            self._publisher = Publisher(self.dialect, address, self._context)
+        self._publisher.send(message, timeout_s)
+
+    def _subscribe(self, prefixes: tuple[str, ...]) -> Subscription:
+        address = self._subscribe_address or _host_of(self._address)
+        return Subscription(self.dialect, prefixes, address, self._context)
+
+    def _close(self, linger_s: float) -> None:
+        if not self._closed:
+            self._closed = True
+            self._lines.close(linger_s)
+            if self._publisher is not None:
+                self._publisher.close(linger_s)
+
+
+def new_identity() -> bytes:
+    # ASCII, because some brokers decode it as text.
+    return b"pb-" + os.urandom(8).hex().encode()
+
+
+def _is_set(dialect: str, role: Role) -> bool:
+    return bool(os.environ.get(f"POLYBUS_{dialect.upper()}_{role.upper()}"))
+
+
+def _host_of(address: str | None) -> str | None:
+    """The host of the client's address, for the other ports; a path or a name has none."""
+    if address is None or address.startswith(("ipc://", "inproc://")):
+        return None
+    host = address.removeprefix("tcp://")
+    return host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host

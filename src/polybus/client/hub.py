@@ -1,0 +1,203 @@
+"""What a worker knows, whatever its shell: its conversations with the broker and the work they brought.
+
+Majordomo, EBUS and DBP offer one service a connection, eMQP all of them on one.  All connections share
+one pump.  A step receives, watches over silence, beats and sends; new work lands in `inbox`.  A
+conversation that has ended is begun again on a new socket at once: work of the old one is marked as
+cancelled, and answers to it are dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import zmq
+
+from polybus.client.addresses import check_dialect, endpoint_for
+from polybus.client.base import new_identity
+from polybus.client.handlers import Request
+from polybus.client.lines import Lines
+from polybus.client.sessions import worker_sessions
+from polybus.client.sessions.dbp import DbpWorker
+from polybus.client.sessions.port import (
+    Cancelled,
+    Denied,
+    Leave,
+    Message,
+    Restart,
+    Work,
+    WorkerEvent,
+    WorkerSession,
+    service_name,
+)
+from polybus.errors import ConfigError
+
+# A conversation that ends as soon as it begins is begun again no faster than this.
+RESTART_S: Final = 0.05
+MAX_RESTART_S: Final = 2.0
+
+
+class Hub:
+    """The connections of one worker."""
+
+    def __init__(
+        self,
+        services: Sequence[str],
+        address: str | None,
+        dialect: str,
+        credit: int,
+        weights: Mapping[str, int] | None = None,
+        fds: Sequence[int] = (),
+        context: zmq.Context[Any] | None = None,
+    ) -> None:
+        if not services:
+            raise ConfigError("a worker needs at least one service")
+        if credit < 1:
+            raise ConfigError(f"credit is {credit}; it takes 1 or more")
+        self.dialect: Final = check_dialect(dialect)
+        self.endpoint: Final = endpoint_for(dialect, "worker", address)
+        by_name = {service_name(name): weight for name, weight in (weights or {}).items()}
+        prefix = os.urandom(6).hex().encode()
+        names = [service_name(name) for name in services]
+        self.sessions: Final[list[WorkerSession]] = worker_sessions(dialect, names, credit, by_name, prefix)
+        self._tell_address()
+        self.lines: Final = Lines(len(self.sessions), fds, context)
+        self.inbox: deque[Request] = deque()
+        self.outbox: list[tuple[int, Message]] = []
+        self.leaving = False
+        self.denied: tuple[str, ...] | None = None
+        self.restarts = 0
+        self.beat_s: Final = min(session.beat_s for session in self.sessions)
+        self._held: list[dict[Any, Request]] = [{} for _ in self.sessions]
+        # When a conversation that ended may begin again; None while one is going on.
+        self._again_at: list[float | None] = [None for _ in self.sessions]
+        self._pause_s = [RESTART_S for _ in self.sessions]
+
+    def _tell_address(self) -> None:
+        host, _, port = self.endpoint.removeprefix("tcp://").rpartition(":")
+        for session in self.sessions:
+            if isinstance(session, DbpWorker) and self.endpoint.startswith("tcp://"):
+                session.reached_at(host.strip("[]"), int(port))
+
+    def open(self, now: float) -> None:
+        for at in range(len(self.sessions)):
+            self._begin(at, now)
+
+    def _begin(self, at: int, now: float) -> None:
+        self._again_at[at] = None
+        # A new conversation is a new peer: what the broker still sends to the old one cannot reach us.
+        self.lines.open(at, self.endpoint, new_identity())
+        self.outbox = [entry for entry in self.outbox if entry[0] != at]
+        self.outbox += [(at, message) for message in self.sessions[at].hello(now)]
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def step(self, timeout_s: float) -> None:
+        """Receive, do what is due, send."""
+        self.flush()
+        batch = self.lines.receive(timeout_s)
+        now = time.monotonic()
+        if batch:
+            count = self.lines.count
+            sessions = self.sessions
+            for index, frames in batch:
+                if index < count:
+                    for event in sessions[index].receive(frames, now):
+                        if type(event) is Work:
+                            request = Request(event, index, now)
+                            self._held[index][event.token] = request
+                            self.inbox.append(request)
+                        else:
+                            self._other(index, event, now)
+                else:
+                    at = self.lines.reconnected(index, frames)
+                    if at is not None:
+                        self._end(at, now)
+        for at, session in enumerate(sessions if batch else self.sessions):
+            again_at = self._again_at[at]
+            if again_at is not None:
+                if now >= again_at:
+                    self._begin(at, now)
+                continue
+            for message in session.pending():
+                self.outbox.append((at, message))
+            if session.is_lost(now):
+                self._end(at, now)
+            else:
+                for message in session.tick(now):
+                    self.outbox.append((at, message))
+        self.flush()
+
+    def _other(self, at: int, event: WorkerEvent, now: float) -> None:
+        match event:
+            case Cancelled(token):
+                request = self._held[at].get(token)
+                if request is not None:
+                    request.cancelled = True
+            case Restart():
+                self._end(at, now)
+            case Leave():
+                self.leaving = True
+            case Denied(reasons):
+                self.denied = reasons or ("no reason was given",)
+
+    def _end(self, at: int, now: float) -> None:
+        """A conversation is over: its work is somebody else's now."""
+        if self._again_at[at] is not None:
+            return
+        self.restarts += 1
+        for request in self._held[at].values():
+            request.cancelled = True
+        self._held[at].clear()
+        # One that has lasted was fine: the next may begin at once.
+        session = self.sessions[at]
+        if now - session.began_at > MAX_RESTART_S:
+            self._pause_s[at] = RESTART_S
+        self._again_at[at] = now + self._pause_s[at]
+        self._pause_s[at] = min(self._pause_s[at] * 2, MAX_RESTART_S)
+
+    def flush(self) -> None:
+        if self.outbox:
+            outbox, self.outbox = self.outbox, []
+            self.lines.send(outbox)
+
+    @property
+    def deadline(self) -> float:
+        """When a step is due even if nothing comes in."""
+        return min(
+            session.deadline if again_at is None else again_at
+            for session, again_at in zip(self.sessions, self._again_at, strict=True)
+        )
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def reply(self, request: Request, body: list[Any]) -> None:
+        at = request.line
+        for message in self.sessions[at].reply(request.token, body):
+            self.outbox.append((at, message))
+        self._let_go(request)
+
+    def part(self, request: Request, body: list[Any]) -> None:
+        for message in self.sessions[request.line].part(request.token, body):
+            self.outbox.append((request.line, message))
+
+    def fail(self, request: Request, reason: str, rejected: bool) -> None:
+        for message in self.sessions[request.line].fail(request.token, reason, rejected):
+            self.outbox.append((request.line, message))
+        self._let_go(request)
+
+    def _let_go(self, request: Request) -> None:
+        held = self._held[request.line]
+        if held.get(request.token) is request:
+            del held[request.token]
+
+    def close(self) -> None:
+        """Say goodbye where somebody listens, and let go of the sockets."""
+        for at, session in enumerate(self.sessions):
+            if self._again_at[at] is None:
+                self.outbox += [(at, message) for message in session.goodbye()]
+        self.flush()
+        self.lines.close(linger_s=0.2)

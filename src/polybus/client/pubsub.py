@@ -1,0 +1,136 @@
+"""Publishing and subscribing: topics, matched by the beginning of their name.
+
+EBUS publishes on a PUB socket, which throws away what it is given before the broker has subscribed.  So
+an XPUB is used, which says when that has happened, and the first publication waits for it.  eMQP
+publishes with a command to the broker; there the message goes through the client's own connection, or a
+second one to the publishing port.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import zmq
+
+from polybus.client.addresses import endpoint_for
+from polybus.client.sessions.port import Message
+from polybus.errors import ConfigError, ConnectionLost, LocalProtocolError, RemoteProtocolError
+from polybus.wire import ebus, emqp
+from polybus.wire.frames import EMPTY, Frame
+
+# What a subscriber that does not read may pile up before messages to it are dropped.
+RECEIVE_HWM: Final = 100_000
+
+
+def check_topics(dialect: str) -> None:
+    if dialect not in ("ebus", "emqp"):
+        raise LocalProtocolError(f"{dialect} has no topics: publish and subscribe with ebus or emqp")
+
+
+def write_publication(dialect: str, msg_id: bytes, topic: bytes, body: list[Frame]) -> Message:
+    if dialect == "ebus":
+        return ebus.write_publish(topic, body)
+    return [EMPTY, *emqp.write_from_client(emqp.Publish(msg_id, topic, emqp.NO_HEADERS, body))]
+
+
+def read_publication(dialect: str, frames: list[bytes]) -> tuple[str, bytes]:
+    """Topic and body; raises `RemoteProtocolError` for what is neither."""
+    publication = ebus.read_publish(frames) if dialect == "ebus" else emqp.read_publication(frames)
+    body = publication.body
+    topic = publication.channel if isinstance(publication, ebus.Publish) else publication.topic
+    return topic.decode(), b"".join(bytes(frame) for frame in body)
+
+
+class Publisher:
+    """A socket of its own for publications."""
+
+    def __init__(self, dialect: str, address: str | None, context: zmq.Context[Any]) -> None:
+        self._endpoint = endpoint_for(dialect, "publish", address)
+        self._waits = dialect == "ebus"
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.XPUB if self._waits else zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        _connect(self._socket, self._endpoint)
+
+    def send(self, message: Message, timeout_s: float) -> None:
+        if self._waits:
+            if not self._socket.poll(int(timeout_s * 1000), zmq.POLLIN):
+                raise ConnectionLost(f"nobody takes publications at {self._endpoint}; is the broker running?")
+            self._waits = False
+        while self._socket.getsockopt(zmq.TYPE) == zmq.XPUB and self._socket.poll(0, zmq.POLLIN):
+            self._socket.recv()
+        self._socket.send_multipart([bytes(frame) for frame in message])
+
+    def close(self, linger_s: float) -> None:
+        self._socket.close(int(linger_s * 1000))
+
+
+class Subscription:
+    """What is published under some prefixes, as `(topic, body)`; an iterator that ends when it is closed.
+
+    Nothing is kept for a subscriber that is not there: it gets what is published after it has joined.
+    """
+
+    def __init__(
+        self, dialect: str, prefixes: tuple[str, ...], address: str | None, context: zmq.Context[Any]
+    ) -> None:
+        check_topics(dialect)
+        self._dialect = dialect
+        self.invalid = 0
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
+        for prefix in prefixes or ("",):
+            self._socket.setsockopt(zmq.SUBSCRIBE, prefix.encode())
+        _connect(self._socket, endpoint_for(dialect, "subscribe", address))
+
+    def get(self, timeout_s: float = math.inf) -> tuple[str, bytes] | None:
+        """The next publication, or None if none came in time."""
+        until = time.monotonic() + timeout_s
+        while True:
+            left_s = until - time.monotonic()
+            timeout_ms = -1 if timeout_s == math.inf else max(0, int(left_s * 1000) + 1)
+            if not self._socket.poll(timeout_ms, zmq.POLLIN):
+                return None
+            found = self.take()
+            if found is not None:
+                return found
+
+    def take(self) -> tuple[str, bytes] | None:
+        """A publication that has arrived already, if there is one."""
+        while self._socket.poll(0, zmq.POLLIN):
+            try:
+                return read_publication(self._dialect, self._socket.recv_multipart())
+            except RemoteProtocolError:
+                self.invalid += 1
+        return None
+
+    @property
+    def fd(self) -> int:
+        """What an event loop watches (edge-triggered)."""
+        return int(self._socket.getsockopt(zmq.FD))
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        while not self._socket.closed:
+            found = self.get()
+            if found is not None:
+                yield found
+
+    def close(self) -> None:
+        self._socket.close(0)
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _connect(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        socket.close(0)
+        raise ConfigError(f"cannot connect to {endpoint}: {error}") from error

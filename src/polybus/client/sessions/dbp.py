@@ -1,0 +1,162 @@
+"""DBP: calls to services that are listed in the broker's catalog.
+
+A call has no id, so a client asks one thing at a time, and a service answers in the order in which it was
+called: an answer that is ready too early waits for those before it.  A service lists itself with a
+REGISTRATION over its DEALER and keeps the lease with heartbeats (`<3` and its name); it is reached
+through the broker, so that is the address it gives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final
+
+import msgspec
+
+from polybus.client.failures import REJECTED, split_failure
+from polybus.client.sessions.port import (
+    ClientEvent,
+    Denied,
+    Done,
+    Failed,
+    Message,
+    Restart,
+    Token,
+    Work,
+    WorkerEvent,
+    WorkerSession,
+    one_frame,
+)
+from polybus.client.sessions.queued import QueuedClient
+from polybus.wire import dbp as wire
+from polybus.wire.dbp_info import NodeInfo, read_error
+from polybus.wire.dbp_time import TimeForm
+from polybus.wire.frames import EMPTY, Frame, refuse
+
+BEAT_S: Final = 2.5
+LIVENESS: Final = 3
+
+
+class DbpClient(QueuedClient):
+    dialect = "dbp"
+
+    def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self._wall_clock = wall_clock
+
+    def write(self, service: bytes, body: list[Frame]) -> Message:
+        one_frame(body, "DBP")
+        # A call without a body would be a question about the service: it always has a body frame.
+        call = wire.Call(service, body or [EMPTY])
+        return [EMPTY, *wire.write_from_node(call, self._wall_clock())]
+
+    def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[ClientEvent]:
+        message = wire.read_as_node(frames, at)
+        if type(message) is not wire.Answer:
+            return []
+        request_id = self.answered(None, final=True)
+        error = read_error(message.body)
+        if error is None:
+            return [Done(request_id, message.body)]
+        return [Failed(request_id, *split_failure(error), message.body)]
+
+
+class DbpWorker(WorkerSession):
+    """One service, answered in order."""
+
+    dialect = "dbp"
+    beat_s = BEAT_S
+    dead_after_s = BEAT_S * LIVENESS
+
+    def __init__(
+        self,
+        service: bytes,
+        credit: int = 1,
+        host: str = "127.0.0.1",
+        port: int = 5246,
+        function: str = "",
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        self._info = NodeInfo(
+            service,
+            ip=host,
+            port=port,
+            function=function or f"service {service.decode()}",
+            heartbeat_s=self.beat_s,
+            credit=credit,
+        )
+        self._wall_clock = wall_clock
+        self._form = TimeForm.FLOAT
+        self._numbers = count(1)
+        # Calls in the order they came, each with its answer as soon as there is one.
+        self._calls: dict[int, Message | None] = {}
+        self._pending: list[Message] = []
+
+    def reached_at(self, host: str, port: int) -> None:
+        """Where callers find the service: at the broker."""
+        self._info = msgspec.structs.replace(self._info, ip=host, port=port)
+
+    def _write(self, message: wire.BrokerReads) -> Message:
+        return [EMPTY, *wire.write_from_node(message, self._wall_clock())]
+
+    def greet(self, now: float) -> list[Message]:
+        self._calls.clear()
+        self._pending.clear()
+        return [self._write(wire.Registration(self._info, form=self._form))]
+
+    def pending(self) -> list[Message]:
+        messages, self._pending = self._pending, []
+        return messages
+
+    def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[WorkerEvent]:
+        message = wire.read_as_node(frames, at)
+        match message:
+            case wire.Call(service, body):
+                token = next(self._numbers)
+                self._calls[token] = None
+                return [Work(token, service, b"", body)]
+            case wire.Denied(reasons):
+                return [Denied(reasons)]
+            case wire.Disconnect():
+                return [Restart("the broker ended the conversation")]
+            case wire.Ping():
+                self._pending.append(self._write(wire.Pong(self._info.name, self._form)))
+            case wire.InfoRequest() | wire.Answer() | wire.Exit():
+                # EXIT is never obeyed from the network.
+                raise refuse("unexpected", "a service is called, it is not asked or told this")
+        return []
+
+    def beats(self, now: float) -> list[Message]:
+        if now - self.spoke_at >= self.beat_s:
+            return [self._write(wire.Heartbeat(self._info.name, self._form))]
+        return []
+
+    def reply(self, token: Token, body: list[Frame]) -> list[Message]:
+        if token not in self._calls:
+            return []
+        one_frame(body, "DBP")
+        return self._answer(token, self._write(wire.Answer(body, self._form)))
+
+    def fail(self, token: Token, reason: str, rejected: bool = False) -> list[Message]:
+        if token not in self._calls:
+            return []
+        text = f"{REJECTED}: {reason}" if rejected else reason
+        return self._answer(token, [EMPTY, *wire.write_error(text, self._wall_clock(), self._form)])
+
+    def _answer(self, token: int, frames: Message) -> list[Message]:
+        self._calls[token] = frames
+        ready: list[Message] = []
+        for call in list(self._calls):
+            answer = self._calls[call]
+            if answer is None:
+                break
+            ready.append(answer)
+            del self._calls[call]
+        self._spoke = self._spoke or bool(ready)
+        return ready
+
+    def goodbye(self) -> list[Message]:
+        return [self._write(wire.Disconnect(self._info.name, self._form))]

@@ -1,0 +1,289 @@
+"""The port of the client library: a conversation with a broker, without sockets and without a clock.
+
+A session turns what a program wants into frames, and frames into events.  It never waits: `now` is an
+argument, and what has to be sent is returned.  One module a dialect stands behind this port, so the
+shells (sync, asyncio) know no dialect.
+
+Rules all sessions share:
+
+- A message of the broker that cannot be read is counted in `invalid` and dropped, never raised.
+- Something that cannot be said in the dialect is a `LocalProtocolError`, raised before anything changes.
+- An empty first frame is taken off what comes in; `lead` is what the dialect wants before what goes out.
+- Replies for a conversation that is over return nothing: the broker gave that work to somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from polybus.errors import LocalProtocolError, RemoteProtocolError
+from polybus.wire.frames import Frame, check_name
+
+Message = list[Frame]
+# Names one piece of work; opaque to everybody but the session that made it.
+Token = Any
+
+NEVER: Final = float("inf")
+
+
+class Options(Struct, frozen=True):
+    """What a job asks for besides being run; only eMQP has words for it.
+
+    `guarantee` survives a crash of the broker, `retries` are tried after a failure, `time_limit_s` ends a
+    run that takes longer (0: never).
+    """
+
+    guarantee: bool = False
+    retries: int = 0
+    time_limit_s: int = 0
+
+
+# -- what a client learns ---------------------------------------------------------------------
+
+
+class Accepted(Struct, frozen=True):
+    """The broker has the request."""
+
+    request_id: bytes
+
+
+class Part(Struct, frozen=True):
+    """A piece of the answer; more follows."""
+
+    request_id: bytes
+    body: list[Frame]
+
+
+class Done(Struct, frozen=True):
+    """The answer, or its last piece."""
+
+    request_id: bytes
+    body: list[Frame]
+
+
+class Failed(Struct, frozen=True):
+    """There will be no answer; `code` is the short word, `detail` the sentence."""
+
+    request_id: bytes
+    code: str
+    detail: str = ""
+    body: list[Frame] = []
+
+
+class Restart(Struct, frozen=True):
+    """This conversation is over: close the socket, open a new one, begin again."""
+
+    reason: str
+
+
+ClientEvent = Accepted | Part | Done | Failed | Restart
+
+
+# -- what a worker learns ---------------------------------------------------------------------
+
+
+class Work(Struct, frozen=True):
+    """Run this and answer with `token`."""
+
+    token: Token
+    service: bytes
+    request_id: bytes
+    body: list[Frame]
+    ttl_s: float | None = None
+
+
+class Cancelled(Struct, frozen=True):
+    """Nobody wants this answer any more. It is answered all the same: that frees the slot."""
+
+    token: Token
+
+
+class Leave(Struct, frozen=True):
+    """The broker asks this worker to finish what it has and go."""
+
+
+class Denied(Struct, frozen=True):
+    """The broker does not take this worker; trying again would change nothing."""
+
+    reasons: tuple[str, ...]
+
+
+WorkerEvent = Work | Cancelled | Restart | Leave | Denied
+
+
+class Session:
+    """What both roles have: counting, and taking off the empty first frame."""
+
+    dialect = "none"
+    lead: tuple[bytes, ...] = ()
+
+    def __init__(self) -> None:
+        self.invalid = 0
+
+
+class ClientSession(Session):
+    """A client's side. Dialects with request ids leave `capacity` None: as many as the caller likes."""
+
+    capacity: int | None = None
+    # Whether an answer names its request.  If not, a request that was given up poisons the socket: its
+    # answer would be taken for the next one's.  The session then asks for a new one (`Restart`) with a
+    # new identity, so that the broker cannot confuse the two either.
+    has_ids = True
+    # Whether an unanswered request may be repeated now and then: the broker has to know it again by its id.
+    resends_by_time = False
+
+    # Silence only means something in dialects where the broker must answer a ping.
+    deadline = NEVER
+
+    def request(
+        self,
+        request_id: bytes,
+        service: bytes,
+        body: list[Frame],
+        ttl_s: float | None = None,
+        options: Options | None = None,
+        wants_reply: bool = True,
+    ) -> list[Message]:
+        """The messages that ask for a service; none if it has to wait for its turn."""
+        raise NotImplementedError
+
+    def cancel(self, request_id: bytes) -> list[Message]:
+        """Forget a request, and tell the broker where the dialect has a word for it."""
+        raise NotImplementedError
+
+    def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[ClientEvent]:
+        """What one message means; raises `RemoteProtocolError` if it means nothing."""
+        raise NotImplementedError
+
+    def resend(self) -> list[Message]:
+        """All unanswered requests again, with the same ids."""
+        raise NotImplementedError
+
+    def release(self) -> list[Message]:
+        """Requests whose turn has come, after answers were received."""
+        return []
+
+    def tick(self, now: float) -> list[Message]:
+        """What is due by now (pings)."""
+        return []
+
+    def is_lost(self, now: float) -> bool:
+        """Has the broker been silent for too long?"""
+        return False
+
+    def restarted(self, now: float) -> None:
+        """There is a new socket: what was heard before counts no more."""
+
+    @property
+    def wants_restart(self) -> bool:
+        """Does the socket have to be replaced before anything else is sent?"""
+        return False
+
+    def receive(self, frames: Sequence[Frame], now: float = 0.0) -> list[ClientEvent]:
+        try:
+            return self.hear(frames, 1 if frames and not len(frames[0]) else 0, now)
+        except RemoteProtocolError:
+            self.invalid += 1
+            return []
+
+
+class WorkerSession(Session):
+    """A worker's side: one conversation after another, each begun by `hello`.
+
+    Life signs are reckoned from three times: when we last spoke, when we last heard, when we began.
+    `reply` and the others do not know the time, so what they say counts from the next `tick` on.
+    """
+
+    # How often we say something; how long the broker may be silent.
+    beat_s = 2.5
+    dead_after_s = 7.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began_at = 0.0
+        self.heard_at = 0.0
+        self.spoke_at = 0.0
+        self._spoke = False
+        self.deadline = NEVER
+
+    def hello(self, now: float) -> list[Message]:
+        """Begin a conversation, on a socket that had none."""
+        self.began_at = self.heard_at = self.spoke_at = now
+        self._spoke = False
+        self.deadline = now + self.beat_s
+        return self.greet(now)
+
+    def receive(self, frames: Sequence[Frame], now: float) -> list[WorkerEvent]:
+        try:
+            events = self.hear(frames, 1 if frames and not len(frames[0]) else 0, now)
+        except RemoteProtocolError:
+            self.invalid += 1
+            return []
+        self.heard_at = now
+        return events
+
+    def tick(self, now: float) -> list[Message]:
+        """What is due by now (heartbeats, answers to pings)."""
+        if self._spoke:
+            self._spoke = False
+            self.spoke_at = now
+        if now < self.deadline:
+            return []
+        messages = self.beats(now)
+        if messages:
+            self.spoke_at = now
+        self.deadline = self.next_beat(now)
+        return messages
+
+    def next_beat(self, now: float) -> float:
+        return min(max(self.spoke_at + self.beat_s, now + 0.001), self.heard_at + self.dead_after_s)
+
+    def is_lost(self, now: float) -> bool:
+        """Has the broker been silent for too long?"""
+        return now - self.heard_at >= self.dead_after_s
+
+    def greet(self, now: float) -> list[Message]:
+        raise NotImplementedError
+
+    def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[WorkerEvent]:
+        """What one message means; raises `RemoteProtocolError` if it means nothing."""
+        raise NotImplementedError
+
+    def beats(self, now: float) -> list[Message]:
+        """The heartbeats that are due, if any."""
+        raise NotImplementedError
+
+    def pending(self) -> list[Message]:
+        """What receiving left to be sent (a READY after an ACK, a HEARTBEAT after a PING)."""
+        return []
+
+    def reply(self, token: Token, body: list[Frame]) -> list[Message]:
+        """The answer."""
+        raise NotImplementedError
+
+    def part(self, token: Token, body: list[Frame]) -> list[Message]:
+        """A piece of the answer; nothing in dialects that have no such thing."""
+        return []
+
+    def fail(self, token: Token, reason: str, rejected: bool = False) -> list[Message]:
+        """There will be no answer: a failure may be tried again, a rejection never."""
+        raise NotImplementedError
+
+    def goodbye(self) -> list[Message]:
+        """The end of the conversation, from our side."""
+        raise NotImplementedError
+
+
+def service_name(name: str | bytes) -> bytes:
+    """A service, queue or topic name as it travels."""
+    return check_name(name.encode() if isinstance(name, str) else name, "service name")
+
+
+def one_frame(body: list[Frame], dialect: str) -> None:
+    if len(body) > 1:
+        raise LocalProtocolError(
+            f"{dialect} carries one body frame, not {len(body)}; join them before sending"
+        )
