@@ -23,7 +23,9 @@ What both promise:
 Signals: a handler that raises ends a waiting `recv_many` with its exception.  One that returns may end
 the wait early or not (pyzmq resumes it), and the system may give the signal to another thread, which
 wakes nobody here.  A loop that must notice signals gives the pump the reading end of
-`signal.set_wakeup_fd` among its `fds`.
+`signal.set_wakeup_fd` among its `fds`.  The compiled pump runs handlers only when it holds no message; in
+the twin one that raises can cost the message at hand (see there), so long-lived loops use handlers that
+return.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ Python cost several times more.  Receiving `zmq.Frame`s would be a third faster 
 signal handlers when one is freed and ignores what they raise: Ctrl-C would be lost now and then.
 
 pyzmq runs signal handlers inside its other calls as well, and when one raises nobody learns what the
-call did.  In the middle of a batch, then, what was received before is kept for the next call, and the
-message that was being received is skipped or the one being sent is finished, so that the socket never
-stands in the middle of a message.
+call did.  In the middle of receiving, then, what came before is kept for the next call and the message
+at hand is skipped up to its end.  In the middle of sending, the message is finished, but it may lack the
+frame that was going out: whoever lets a handler's exception out of `send_many` closes the socket.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _send: Final = _backend.send
 _get: Final = _backend.get
 _poll: Final[Any] = zmq.backend.zmq_poll
 _PLAIN: Final = frozenset({bytes})
+_FAST: Final = frozenset({list, tuple})
 
 
 class PyzmqPump:
@@ -108,19 +109,22 @@ class PyzmqPump:
         send = _send
         for position, (socket, frames) in enumerate(batch):
             last = len(frames) - 1
-            at = 0
+            at = -1
             try:
-                while at < last:
-                    send(socket, frames[at], _MORE)
+                # `at` moves right before its frame is sent: Python itself runs signal handlers after calls
+                # and where loops turn, and wherever one raises there, `at` is the last frame that went out.
+                while at < last - 1:
                     at += 1
+                    send(socket, frames[at], _MORE)
+                at = last
                 send(socket, frames[at], _LAST)
             except zmq.ZMQError as error:
                 refused.append((position, error.errno or errno.EIO))
                 if at:
                     _finish(socket, frames, at + 1)
             except BaseException:
-                # A signal handler raised after the frame went out.
-                _finish(socket, frames, at + 1)
+                if at >= 0:
+                    _finish(socket, frames, at + 1)
                 raise
         return refused
 
@@ -129,7 +133,7 @@ class PyzmqPump:
             raise IndexError(f"there is no socket {index}; the pump has {len(self._sockets)}")
         if not frames:
             raise ValueError("a message needs at least one frame")
-        if not _PLAIN.issuperset(map(type, frames)):
+        if type(frames) not in _FAST or not _PLAIN.issuperset(map(type, frames)):
             frames = [_settled(frame) for frame in frames]
         return self._sockets[index], frames
 

@@ -370,7 +370,7 @@ def test_a_handler_that_raises_ends_the_wait(
 ) -> None:
     one, _ = pair(context)
     pump = open_one([one])
-    waiting = True
+    waiting = False
 
     def handler(*_: object) -> None:
         nonlocal waiting
@@ -379,7 +379,8 @@ def test_a_handler_that_raises_ends_the_wait(
             raise Alarmed
 
     pestered(handler)
-    with pytest.raises(Alarmed):
+    with pytest.raises(Alarmed):  # noqa: PT012
+        waiting = True
         pump.recv_many(-1)
 
 
@@ -398,6 +399,7 @@ def test_a_handler_that_returns_ends_the_compiled_pumps_wait(
 def test_handlers_that_raise_never_tear_a_message(
     open_one: Open, context: zmq.Context[Any], pestered: Any
 ) -> None:
+    """Received by both, sent by the compiled pump: pyzmq does not tell whether an interrupted frame went."""
     one, two = pair(context)
     here, there = open_one([two]), open_one([one])
     armed, raised, number = False, 0, 0
@@ -414,9 +416,10 @@ def test_handlers_that_raise_never_tear_a_message(
     while raised < 40 and time.monotonic() < deadline:
         batch: Batch = []
         try:
-            armed = True
+            armed = here.kind == "compiled"
             here.send_many([(0, [b"%d" % (number + n)] * 5) for n in range(100)])
             number += 100
+            armed = True
             batch = there.recv_many(0)
             armed = False
         except Alarmed:
@@ -493,7 +496,10 @@ def test_a_terminated_context_raises_and_refuses(open_one: Open) -> None:
     try:
         with pytest.raises(zmq.ContextTerminated):
             pump.recv_many(-1)
-        assert pump.send_many([(0, [b"x", b"y"]), (1, [b"z"])]) == [(0, zmq.ETERM), (1, zmq.ETERM)]
+        # The context tells its sockets one after the other.
+        deadline = time.monotonic() + DEADLINE_S
+        while pump.send_many([(0, [b"x", b"y"]), (1, [b"z"])]) != [(0, zmq.ETERM), (1, zmq.ETERM)]:
+            assert time.monotonic() < deadline, "a socket still takes messages"
     finally:
         one.close()
         two.close()
