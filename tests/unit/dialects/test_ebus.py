@@ -1,0 +1,485 @@
+"""EBUS on the real core: frames in, frames out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from polybus.core import events
+from polybus.core.actions import Refuse
+from polybus.core.model import JobOptions, Limits, Reason
+from polybus.dialects.ebus import ClientVoice, Ebus
+from polybus.dialects.port import RouterEar
+from support.exchange import Exchange
+
+FRONT, BACK = 1, 2
+C, W = b"EBC01", b"EBW01"
+
+
+def broker(limits: Limits | None = None, **settings: Any) -> Exchange:
+    ex = Exchange(limits)
+    ebus = Ebus(ex.bus, **settings)
+    for link in (FRONT, BACK):
+        ex.listen(link, RouterEar(ex.bus, "ebus", ebus.tags))
+    return ex
+
+
+def ready(ex: Exchange, name: bytes = b"w", service: bytes = b"echo", link: int = BACK) -> None:
+    ex.send(link, name, W, b"READY", b"null", service)
+
+
+def ask(ex: Exchange, request_id: bytes = b"id-1", body: bytes = b"data", client: bytes = b"c") -> None:
+    ex.send(FRONT, client, b"", C, b"REQ", b"echo", request_id, body)
+
+
+def order(ex: Exchange, worker: bytes = b"w") -> tuple[bytes, list[Any]]:
+    """The token and the frames of the one order that a worker got."""
+    frames = ex.one(BACK, worker)
+    return frames[3], frames
+
+
+# -- a request and its answer -------------------------------------------------------------------
+
+
+@pytest.mark.conforms("EBUS-1")
+@pytest.mark.conforms("EBUS-2")
+@pytest.mark.conforms("EBUS-12")
+@pytest.mark.conforms("EBUS-18")
+@pytest.mark.conforms("EBUS-24")
+@pytest.mark.conforms("EBUS-25")
+def test_a_request_goes_to_a_worker_of_its_service_and_the_reply_comes_back() -> None:
+    ex = broker()
+    ready(ex)
+    ready(ex, b"other", b"other")
+    ask(ex)
+    token, frames = order(ex)
+    assert frames == [C, b"REQ", b"echo", token, b"data", b"300000"]
+    assert ex.got(BACK, b"other") == []
+    ex.send(BACK, b"w", W, b"REPLY", token, b"answer")
+    # The client put an empty frame first, the worker did not: each gets what it sent.
+    assert ex.one(FRONT, b"c") == [b"", W, b"REPLY", b"id-1", b"answer"]
+
+
+@pytest.mark.parametrize(("client_link", "worker_link"), [(FRONT, FRONT), (BACK, FRONT), (BACK, BACK)])
+def test_either_socket_takes_either_role(client_link: int, worker_link: int) -> None:
+    ex = broker()
+    ex.send(worker_link, b"w", b"", W, b"READY", b"", b"echo")
+    ex.send(client_link, b"c", C, b"REQUEST", b"echo", b"id-1", b"x")
+    token = ex.one(worker_link, b"w")[4]
+    ex.send(worker_link, b"w", b"", W, b"REPLY", token)
+    assert ex.one(client_link, b"c") == [W, b"REPLY", b"id-1"]
+
+
+@pytest.mark.conforms("EBUS-8")
+def test_two_clients_may_use_the_same_id() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex, client=b"c1", body=b"1")
+    ask(ex, client=b"c2", body=b"2")
+    first, second = (frames[3] for frames in ex.got(BACK, b"w"))
+    assert first != second
+    ex.send(BACK, b"w", W, b"REPLY", second, b"two")
+    assert ex.one(FRONT, b"c2")[-2:] == [b"id-1", b"two"]
+    assert ex.got(FRONT, b"c1") == []
+
+
+@pytest.mark.conforms("EBUS-11")
+@pytest.mark.conforms("EBUS-15")
+@pytest.mark.conforms("EBUS-23")
+def test_a_rejection_reaches_the_client_once_and_is_not_tried_again() -> None:
+    ex = broker()
+    ready(ex)
+    ready(ex, b"w2")
+    ask(ex)
+    token, _ = order(ex)
+    ex.send(BACK, b"w", W, b"REJECT", token, b"no")
+    assert ex.one(FRONT, b"c") == [b"", W, b"REJECT", b"id-1", b"no"]
+    ex.wait(1)
+    assert [frames for frames in ex.got(BACK, b"w2") if frames[1] == b"REQ"] == []
+    # Asked again, the cached rejection is a rejection still.
+    ask(ex)
+    assert ex.one(FRONT, b"c") == [b"", W, b"REJECT", b"id-1", b"no"]
+
+
+def test_a_rejection_without_data_is_not_taken_for_an_expiry() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    token, _ = order(ex)
+    ex.send(BACK, b"w", W, b"REJECT", token)
+    assert ex.one(FRONT, b"c") == [b"", W, b"REJECT", b"id-1", b"rejected"]
+
+
+def test_the_documents_bare_reject_means_the_oldest_request() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex, b"id-1")
+    ask(ex, b"id-2")
+    ex.send(BACK, b"w", W, b"REJECT")
+    assert ex.one(FRONT, b"c")[2:4] == [b"REJECT", b"id-1"]
+
+
+def test_an_error_object_in_a_reply_is_an_answer() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    token, _ = order(ex)
+    ex.send(BACK, b"w", W, b"REPLY", token, b'{"error": "none"}')
+    assert ex.one(FRONT, b"c") == [b"", W, b"REPLY", b"id-1", b'{"error": "none"}']
+
+
+@pytest.mark.conforms("EBUS-13")
+def test_a_resent_request_runs_once_and_is_answered_from_the_cache() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    ask(ex)
+    token, _ = order(ex)
+    ex.send(BACK, b"w", W, b"REPLY", token, b"answer")
+    assert ex.one(FRONT, b"c")[-1] == b"answer"
+    ask(ex)
+    assert ex.one(FRONT, b"c") == [b"", W, b"REPLY", b"id-1", b"answer"]
+    assert ex.got(BACK, b"w") == []
+
+
+@pytest.mark.conforms("EBUS-14")
+def test_expiry_is_a_reject_without_data_and_the_worker_is_told() -> None:
+    ex = broker(expiry_s=2)
+    ready(ex)
+    ask(ex)
+    token, frames = order(ex)
+    assert frames[-1] == b"2000"
+    for _ in range(5):
+        ex.wait(0.45)
+        ex.send(BACK, b"w", W, b"HEARTBEAT")
+    assert ex.one(FRONT, b"c") == [b"", W, b"REJECT", b"id-1"]
+    assert [C, b"CANCEL", token] in ex.got(BACK, b"w")
+
+
+@pytest.mark.conforms("EBUS-14")
+def test_a_client_says_when_its_request_is_stale() -> None:
+    ex = broker()
+    ex.send(FRONT, b"c", C, b"REQ", b"echo", b"id-1", b"x", b"1500")
+    ex.wait(1)
+    ready(ex)
+    # What is left when the worker gets it.
+    assert int(ex.one(BACK, b"w")[-1]) == pytest.approx(500, abs=2)
+    ex.wait(0.6)
+    assert ex.one(FRONT, b"c") == [W, b"REJECT", b"id-1"]
+
+
+def test_a_stale_time_of_zero_is_no_limit_of_the_clients_own() -> None:
+    ex = broker()
+    ready(ex)
+    ex.send(FRONT, b"c", C, b"REQ", b"echo", b"id-1", b"x", b"0")
+    assert ex.one(BACK, b"w")[-1] == b"300000"
+
+
+def test_a_job_that_never_expires_has_no_stale_time_and_one_with_a_timeout_has_it() -> None:
+    ex = broker()
+    ready(ex)
+    job = events.Submit((9, b"x"), ClientVoice([]), b"1", b"echo", [b"a"], ttl_s=float("inf"))
+    ex.handle(job)
+    assert len(ex.one(BACK, b"w")) == 5
+    options = JobOptions(timeout_s=7)
+    ex.handle(msgspec.structs.replace(job, request_id=b"2", options=options))
+    assert ex.one(BACK, b"w")[-1] == b"7000"
+
+
+@pytest.mark.conforms("EBUS-16")
+def test_a_reply_for_a_request_of_another_peer_is_dropped() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    token, _ = order(ex)
+    ready(ex, b"w2")
+    ex.send(BACK, b"w2", W, b"REPLY", token, b"stolen")
+    ex.send(BACK, b"nobody", W, b"REPLY", token, b"stolen")
+    ex.send(BACK, b"w", W, b"REPLY", b"unknown", b"?")
+    assert ex.got(FRONT, b"c") == []
+    assert ex.bus.counters.late == 3
+    ex.send(BACK, b"w", W, b"REPLY", token, b"mine")
+    assert ex.one(FRONT, b"c")[-1] == b"mine"
+
+
+def test_a_client_cancels() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    token, _ = order(ex)
+    ex.send(FRONT, b"stranger", b"", C, b"CANCEL", b"echo", b"id-1")
+    assert ex.got(BACK, b"w") == []
+    ex.send(FRONT, b"c", b"", C, b"CANCEL", b"echo", b"id-1")
+    assert ex.one(BACK, b"w") == [C, b"CANCEL", token]
+    assert ex.one(FRONT, b"c")[2:4] == [b"REJECT", b"id-1"]
+
+
+def test_a_client_that_disconnects_gets_nothing_more_and_its_requests_are_withdrawn() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    token, _ = order(ex)
+    ex.send(FRONT, b"c", b"", C, b"DISCONNECT")
+    assert ex.one(BACK, b"w") == [C, b"CANCEL", token]
+    ex.send(BACK, b"w", W, b"REPLY", token, b"late")
+    assert ex.got(FRONT, b"c") == []
+    assert ex.bus.counters.late == 1
+    ex.send(FRONT, b"nobody", b"", C, b"DISCONNECT")
+
+
+# -- who is there -------------------------------------------------------------------------------
+
+
+@pytest.mark.conforms("EBUS-7")
+@pytest.mark.conforms("EBUS-20")
+def test_ping_is_answered_with_heartbeat() -> None:
+    ex = broker()
+    ready(ex)
+    ex.send(BACK, b"w", W, b"PING")
+    assert ex.one(BACK, b"w") == [C, b"HEARTBEAT"]
+    ex.send(FRONT, b"c", b"", C, b"PING")
+    assert ex.one(FRONT, b"c") == [b"", W, b"HEARTBEAT"]
+
+
+@pytest.mark.conforms("EBUS-6")
+@pytest.mark.conforms("EBUS-21")
+def test_a_silent_worker_is_pinged_and_a_talking_one_is_not() -> None:
+    ex = broker()
+    ready(ex)
+    for _ in range(10):
+        ex.wait(0.4)
+        ex.send(BACK, b"w", W, b"HEARTBEAT")
+    assert ex.got(BACK, b"w") == []
+    ex.wait(1.2)
+    pings = ex.got(BACK, b"w")
+    assert pings
+    assert all(frames == [C, b"PING"] for frames in pings)
+
+
+@pytest.mark.conforms("EBUS-10")
+@pytest.mark.conforms("EBUS-22")
+def test_silence_ends_the_conversation_and_the_work_goes_to_another() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    order(ex)
+    ex.wait(1)
+    ready(ex, b"w2")
+    ex.got(BACK, b"w2")
+    ex.wait(1.7)
+    assert ex.got(BACK, b"w")[-1] == [C, b"DISCONNECT"]
+    request = next(frames for frames in ex.got(BACK, b"w2") if frames[1] == b"REQ")
+    ex.send(BACK, b"w2", W, b"REPLY", request[3], b"by the second")
+    assert ex.one(FRONT, b"c")[-1] == b"by the second"
+
+
+@pytest.mark.conforms("EBUS-5")
+@pytest.mark.parametrize(
+    "message",
+    [
+        (W, b"HEARTBEAT"),
+        (W, b"PING"),
+        (W, b"REPLY", b"unknown"),
+        (W, b"REJECT", b"unknown"),
+        (W, b"READY", b"", b"another"),
+        (C, b"HEARTBEAT"),
+        (C, b"REQ", b"nobody", b"id-1"),
+        (C, b"SERVICES"),
+    ],
+)
+def test_any_valid_message_is_a_heartbeat(message: tuple[bytes, ...]) -> None:
+    ex = broker()
+    ready(ex)
+    for _ in range(4):
+        ex.wait(2)
+        ex.send(BACK, b"w", *message)
+    assert (BACK, b"w") in ex.bus.workers
+
+
+@pytest.mark.conforms("EBUS-9")
+@pytest.mark.parametrize("word", [b"HEARTBEAT", b"PING"])
+def test_an_unknown_worker_is_told_to_begin_anew(word: bytes) -> None:
+    ex = broker()
+    ex.send(BACK, b"w", W, word)
+    assert ex.one(BACK, b"w") == [C, b"DISCONNECT"]
+    # It may come back at once.
+    ready(ex)
+    ask(ex)
+    assert ex.one(BACK, b"w")[1] == b"REQ"
+
+
+@pytest.mark.conforms("EBUS-9")
+def test_a_worker_that_disconnects_gives_its_work_back() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    order(ex)
+    ready(ex, b"w2")
+    ex.send(BACK, b"w", W, b"DISCONNECT", b"echo", b"why")
+    assert ex.got(BACK, b"w") == []
+    assert ex.one(BACK, b"w2")[1] == b"REQ"
+
+
+# -- workers ------------------------------------------------------------------------------------
+
+
+def test_a_worker_offers_several_services_one_by_one() -> None:
+    ex = broker()
+    ready(ex, service=b"echo")
+    ask(ex)
+    token, _ = order(ex)
+    ex.send(FRONT, b"c", C, b"REQ", b"sum", b"id-2", b"1 2")
+    ready(ex, service=b"sum")
+    # What it held is still its own, and what waited for the new service comes.
+    assert ex.one(BACK, b"w")[2] == b"sum"
+    ex.send(BACK, b"w", W, b"REPLY", token, b"answer")
+    assert ex.one(FRONT, b"c")[-1] == b"answer"
+
+
+def test_the_same_service_again_is_a_new_conversation() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    first, _ = order(ex)
+    ready(ex)
+    again, _ = order(ex)
+    assert again == first
+    assert len(ex.bus.workers) == 1
+
+
+def test_one_service_too_many_ends_the_conversation() -> None:
+    ex = broker(Limits(services=1))
+    ready(ex)
+    ready(ex, service=b"sum")
+    assert ex.one(BACK, b"w") == [C, b"DISCONNECT"]
+    assert not ex.bus.workers
+
+
+def test_credit_is_what_the_worker_names_or_the_setting() -> None:
+    ex = broker(worker_credit=3)
+    ready(ex)
+    for n in range(5):
+        ask(ex, b"%d" % n)
+    assert len(ex.got(BACK, b"w")) == 3
+    ex.send(BACK, b"w2", W, b"READY", b"", b"echo", b"1")
+    assert len(ex.got(BACK, b"w2")) == 1
+
+
+@pytest.mark.conforms("EBUS-26")
+def test_a_worker_is_a_client_on_the_same_socket() -> None:
+    ex = broker()
+    ready(ex)
+    ready(ex, b"w2", b"sum")
+    ex.send(BACK, b"w", C, b"REQ", b"sum", b"id-1", b"1 2")
+    ex.send(BACK, b"w2", W, b"REPLY", ex.one(BACK, b"w2")[3], b"3")
+    assert ex.one(BACK, b"w") == [W, b"REPLY", b"id-1", b"3"]
+
+
+@pytest.mark.conforms("EBUS-25")
+def test_a_worker_of_the_documents_form_gets_its_word() -> None:
+    ex = broker()
+    ex.send(BACK, b"w", b"", W, b"READY", b"echo")
+    ask(ex)
+    assert ex.one(BACK, b"w")[:4] == [b"", C, b"REQUEST", b"echo"]
+
+
+def test_strict_sends_the_documents_tags_and_words() -> None:
+    ex = broker(strict=True)
+    ready(ex)
+    ex.send(BACK, b"w", W, b"PING")
+    assert ex.one(BACK, b"w") == [W, b"HEARTBEAT"]
+    ask(ex)
+    assert ex.one(BACK, b"w")[:2] == [C, b"REQUEST"]
+    ex.wait(0.6)
+    assert ex.got(BACK, b"w")[0] == [W, b"PING"]
+    ex.send(BACK, b"x", W, b"HEARTBEAT")
+    assert ex.one(BACK, b"x") == [W, b"DISCONNECT"]
+
+
+# -- questions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.conforms("EBUS-27")
+@pytest.mark.parametrize("query", [b"SERVICES", b"WORKERS"])
+def test_services_and_workers(query: bytes) -> None:
+    ex = broker()
+    ready(ex, b"w1")
+    ready(ex, b"w2")
+    ready(ex, b"w2", b"sum")
+    ask(ex)
+    expected = {
+        b"SERVICES": [{"service": "echo", "workers": 2}, {"service": "sum", "workers": 1}],
+        b"WORKERS": [
+            {"id": "w1", "services": ["echo"], "load": 1, "dialect": "ebus"},
+            {"id": "w2", "services": ["echo", "sum"], "load": 0, "dialect": "ebus"},
+        ],
+    }[query]
+    for asked, request_id in (
+        ((query,), b""),
+        ((query, b"q-1"), b"q-1"),
+        ((b"REQ", query, b"q-2"), b"q-2"),
+        ((b"REQUEST", query, b"q-3", b""), b"q-3"),
+    ):
+        ex.send(FRONT, b"c", b"", C, *asked)
+        frames = ex.one(FRONT, b"c")
+        assert frames[:4] == [b"", W, b"REPLY", request_id]
+        assert msgspec.json.decode(frames[4]) == expected
+
+
+# -- what cannot be read ------------------------------------------------------------------------
+
+
+@pytest.mark.conforms("EBUS-4")
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (W, b"REQ", b"echo", b"id-1"),
+        (C, b"READY", b"", b"echo"),
+        (C, b"REPLY", b"id-1", b"x"),
+        (b"EBX01", b"PING"),
+        (W,),
+        (),
+        (W, b"READY", b"", b""),
+        (C, b"REQ", b"echo", b""),
+        (C, b"CANCEL", b"echo"),
+    ],
+)
+def test_bad_messages_are_counted_and_dropped(frames: tuple[bytes, ...]) -> None:
+    ex = broker()
+    ex.send(BACK, b"p", *frames)
+    assert ex.bus.counters.invalid == 1
+    assert ex.got(BACK, b"p") == []
+    assert not ex.bus.workers
+    assert not ex.bus.requests
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [(b"\n", b"id-1", b"x"), (b"echo", b"id-1", b"x", b"soon"), (b"echo", b"id-1", b"x", b"1", b"!")],
+)
+def test_a_bad_request_with_an_id_is_rejected(frames: tuple[bytes, ...]) -> None:
+    ex = broker()
+    ex.send(FRONT, b"c", b"", C, b"REQ", *frames)
+    message = ex.one(FRONT, b"c")
+    assert message[:4] == [b"", W, b"REJECT", b"id-1"]
+    assert message[4].startswith(b"rejected: ")
+    assert ex.bus.counters.invalid == 1
+
+
+def test_a_body_of_several_frames_does_not_fit() -> None:
+    ex = broker()
+    ready(ex)
+    ex.handle(events.Submit((FRONT, b"c"), ClientVoice([]), b"1", b"echo", [b"a", b"b"]))
+    assert ex.got(BACK, b"w") == []
+    frames = ex.one(FRONT, b"c")
+    assert frames[:3] == [W, b"REJECT", b"1"]
+    assert b"2" in frames[3]
+
+
+def test_only_an_expiry_is_without_words() -> None:
+    voice = ClientVoice([])
+    for reason in Reason:
+        frames = voice.refuse(Refuse((1, b"c"), voice, b"echo", b"id", reason, "", []))
+        assert len(frames) == (4 if reason is Reason.EXPIRED else 5)
