@@ -153,9 +153,10 @@ class Emqp:
     def hear(self, link: int, frames: Message, at: int, now: float) -> None:
         message = read_command(COMMANDS, frames, at)
         peer = (link, bytes(frames[0]))
-        HEARERS[type(message)](self, peer, message, at, now)
+        kind = type(message)
+        HEARERS[kind](self, peer, message, at, now)
         # Whatever a worker or scheduler sends shows that it is there (EMQP-19).
-        if peer in self._bus.workers:
+        if kind not in NOTED_BY_THE_CORE and peer in self._bus.workers:
             self._bus.handle(events.Heard(peer, self._worker_voices[at]), now)
 
     def hear_publisher(self, link: int, frames: Message, at: int, now: float) -> None:
@@ -267,6 +268,8 @@ HEARERS: Final[dict[type, Callable[[Emqp, Address, Any, int, float], None]]] = {
     wire.Goodbye: Emqp._goodbye,
     wire.Disconnect: Emqp._disconnect,
 }
+
+NOTED_BY_THE_CORE: Final = frozenset({wire.Reply, wire.Ready})
 
 
 # -- headers ------------------------------------------------------------------------------------
