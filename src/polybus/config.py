@@ -68,6 +68,8 @@ class EmqpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     heartbeat_s: float = 3.0
     timeout_s: float = 5.0
     liveness: int = 3
+    # Jobs wait for a worker as long as it takes; 0 means that they never grow stale.
+    expiry_s: float = 0.0
     default_queue: str = "default"
     strict: bool = False
 

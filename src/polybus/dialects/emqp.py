@@ -68,7 +68,7 @@ class ClientVoice(Voice):
 
     def answer(self, action: Answer) -> Message:
         body = action.body
-        if not body or (len(body) == 1 and not len(body[0])):
+        if not body:
             body = [NO_RESULT]
         return [action.client[1], *self._lead, *wire.write_result(self._new_id(), body, action.request_id)]
 

@@ -14,6 +14,7 @@ from typing import Any
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bus import Bus
+from polybus.core.model import Reason
 from polybus.errors import LocalProtocolError
 from polybus.server.pump import Pump
 from polybus.wire.frames import Frame
@@ -36,6 +37,8 @@ class Outbox:
         self.subscribers: list[tuple[int, Publication]] = []
         # Called for a publication that a full subscriber did not take: (link, message).
         self.on_full_subscriber: Callable[[int, Message], None] = lambda link, message: None
+        # What else is to be told of refused messages, by the action they came from.
+        self.refusals: dict[type, Handler] = {}
         # Actions that are not messages to a peer; the server adds its own.
         self.handlers: dict[type, Handler] = {
             act.Accept: self._accept,
@@ -95,7 +98,13 @@ class Outbox:
 
     def _refused(self, action: Any, message: tuple[int, Message], number: int, now: float) -> None:
         gone = number == errno.EHOSTUNREACH
-        why = "it cannot be reached" if gone else "its pipe is full" if number == errno.EAGAIN else "the send failed"
+        why = (
+            "it cannot be reached"
+            if gone
+            else "its pipe is full"
+            if number == errno.EAGAIN
+            else "the send failed"
+        )
         match action:
             case act.Deliver(worker, request):
                 if gone:
@@ -110,54 +119,57 @@ class Outbox:
             case act.Fanout():
                 self.on_full_subscriber(*message)
             case _:
-                # A farewell or a catalog answer to a peer that is already gone: nobody waits for it.
-                pass
+                # A farewell or a catalog answer to a peer that is already gone: nobody waits for it,
+                # unless somebody said so.
+                refusal = self.refusals.get(type(action))
+                if refusal is not None:
+                    refusal(action)
 
     def _unspeakable(self, action: act.Answer, detail: str) -> None:
         """An answer that the client's dialect cannot carry is refused with that reason."""
-        reason = act.Reason.UNDELIVERABLE
+        reason = Reason.UNDELIVERABLE
         self._refuse(
             act.Refuse(action.client, action.voice, action.service, action.request_id, reason, detail, [])
         )
 
-    def _put(self, link: int, message: Message | None, source: Any) -> None:
+    def put(self, link: int, message: Message | None, source: Any) -> None:
         if message is not None:
             self._messages.append((link, message))
             self._sources.append(source)
 
     def _accept(self, action: act.Accept) -> None:
-        self._put(action.client[0], action.voice.accept(action), action)
+        self.put(action.client[0], action.voice.accept(action), action)
 
     def _stream(self, action: act.Stream) -> None:
-        self._put(action.client[0], action.voice.stream(action), action)
+        self.put(action.client[0], action.voice.stream(action), action)
 
     def _refuse(self, action: act.Refuse) -> None:
-        self._put(action.client[0], action.voice.refuse(action), action)
+        self.put(action.client[0], action.voice.refuse(action), action)
 
     def _stop(self, action: act.Stop) -> None:
-        self._put(action.worker.address[0], action.worker.voice.stop(action), action)
+        self.put(action.worker.address[0], action.worker.voice.stop(action), action)
 
     def _beat(self, action: act.Beat) -> None:
-        self._put(action.worker.address[0], action.worker.voice.beat(action), action)
+        self.put(action.worker.address[0], action.worker.voice.beat(action), action)
 
     def _dismiss(self, action: act.Dismiss) -> None:
-        self._put(action.peer[0], action.voice.dismiss(action), action)
+        self.put(action.peer[0], action.voice.dismiss(action), action)
 
     def _reschedule(self, action: act.Reschedule) -> None:
-        self._put(action.worker.address[0], action.worker.voice.reschedule(action), action)
+        self.put(action.worker.address[0], action.worker.voice.reschedule(action), action)
 
     def _approve(self, action: act.Approve) -> None:
-        self._put(action.node[0], action.voice.approve(action), action)
+        self.put(action.node[0], action.voice.approve(action), action)
 
     def _deny(self, action: act.Deny) -> None:
-        self._put(action.node[0], action.voice.deny(action), action)
+        self.put(action.node[0], action.voice.deny(action), action)
 
     def _acknowledge(self, action: act.Acknowledge) -> None:
-        self._put(action.node[0], action.voice.acknowledge(action), action)
+        self.put(action.node[0], action.voice.acknowledge(action), action)
 
     def _say(self, action: act.Say) -> None:
-        self._put(action.peer[0], action.frames, action)
+        self.put(action.peer[0], action.frames, action)
 
     def _fanout(self, action: act.Fanout) -> None:
         for link, publication in self.subscribers:
-            self._put(link, publication(action.topic, action.body), action)
+            self.put(link, publication(action.topic, action.body), action)

@@ -29,7 +29,9 @@ class Link(Struct):
     endpoint: str = ""
 
 
-def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, settings: BrokerSettings) -> zmq.Socket[bytes]:
+def make_socket(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, settings: BrokerSettings
+) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
     socket.linger = 0
     socket.set(zmq.BACKLOG, settings.backlog)

@@ -1,0 +1,116 @@
+"""Which dialect listens where: the links of a broker, made from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import zmq
+from msgspec import Struct, field
+
+from polybus.config import Settings, endpoint
+from polybus.core.bus import Bus
+from polybus.dialects.dbp import Dbp
+from polybus.dialects.ebus import Ebus
+from polybus.dialects.emqp import Emqp
+from polybus.dialects.emqp_admin import EmqpAdmin
+from polybus.dialects.mdp1 import Mdp1
+from polybus.dialects.mdp2 import Mdp2
+from polybus.dialects.mdr import Mdr
+from polybus.dialects.port import Ear, Message, RouterEar
+from polybus.dialects.pubsub import PublishEar, SubscribeEar, ebus_publication, emqp_publication
+from polybus.server.effects import Publication
+from polybus.server.links import Link, bind, make_socket
+
+# What an XSUB sends to get every publication, and the first byte of a subscription.
+SUBSCRIBE_ALL = b"\x01"
+
+
+class DeafEar:
+    """Stands in until the real ear of a link exists."""
+
+    def receive(self, link: int, frames: Message, now: float) -> None:
+        return
+
+
+class Assembly(Struct):
+    links: list[Link]
+    admin: Link
+    outbound: Link
+    subscribers: list[tuple[int, Publication]] = field(default_factory=list)
+
+
+def open_links(
+    context: zmq.Context[zmq.Socket[bytes]],
+    bus: Bus,
+    settings: Settings,
+    wall: Callable[[], float],
+    on_disconnect: Callable[[], None],
+) -> Assembly:
+    """Make and bind everything the settings ask for."""
+    links: list[Link] = []
+
+    def add(kind: int, name: str, ear: Ear) -> Link | None:
+        place = endpoint(settings, name)
+        if place is None:
+            return None
+        link = Link(len(links), name, make_socket(context, kind, settings.broker), ear)
+        links.append(link)
+        link.endpoint = bind(link.socket, place, name)
+        return link
+
+    outbound = Link(0, "dbp.outbound", make_socket(context, zmq.ROUTER, settings.broker), DeafEar())
+    links.append(outbound)
+    admin = add(zmq.ROUTER, "admin.port", DeafEar())
+    if admin is None:
+        admin = Link(-1, "admin.port", outbound.socket, DeafEar())
+
+    dialects = _dialects(bus, settings, wall, outbound.number)
+    ebus, emqp, dbp = dialects["ebus"], dialects["emqp"], dialects["dbp"]
+    outbound.ear = dbp.outbound_ear
+    for name in ("ebus.frontend", "ebus.backend"):
+        add(zmq.ROUTER, name, RouterEar(bus, "ebus", ebus.tags))
+    for name in ("emqp.clients", "emqp.workers"):
+        add(zmq.ROUTER, name, RouterEar(bus, "emqp", emqp.tags))
+    add(zmq.ROUTER, "emqp.publish", RouterEar(bus, "emqp", emqp.publish_tags))
+    add(zmq.ROUTER, "emqp.admin", EmqpAdmin(bus, on_disconnect))
+    family = {**dialects["mdp1"].tags, **dialects["mdp2"].tags, **dialects["mdr"].tags}
+    for name in ("majordomo.clients", "majordomo.workers"):
+        add(zmq.ROUTER, name, RouterEar(bus, "majordomo", family))
+    add(zmq.ROUTER, "dbp.port", RouterEar(bus, "dbp", dbp.tags))
+
+    publishers = add(zmq.XSUB, "ebus.publish", PublishEar(bus, "ebus"))
+    if publishers is not None:
+        publishers.socket.send(SUBSCRIBE_ALL)
+    assembly = Assembly(links, admin, outbound)
+    publications = {"ebus.subscribe": ebus_publication, "emqp.subscribe": emqp_publication}
+    for name, publication in publications.items():
+        link = add(zmq.XPUB, name, SubscribeEar(bus, name.split(".")[0]))
+        if link is not None:
+            assembly.subscribers.append((link.number, publication))
+    return assembly
+
+
+def _dialects(bus: Bus, settings: Settings, wall: Callable[[], float], outbound_link: int) -> dict[str, Any]:
+    ebus, emqp, majordomo, dbp = settings.ebus, settings.emqp, settings.majordomo, settings.dbp
+    beats = (majordomo.heartbeat_s, majordomo.liveness)
+    return {
+        "ebus": Ebus(bus, ebus.heartbeat_s, ebus.liveness, ebus.expiry_s, ebus.worker_credit, ebus.strict),
+        "emqp": Emqp(
+            bus,
+            emqp.heartbeat_s,
+            emqp.timeout_s,
+            emqp.liveness,
+            emqp.default_queue.encode(),
+            emqp.strict,
+            wall=wall,
+            expiry_s=emqp.expiry_s or inf,
+        ),
+        "mdp1": Mdp1(bus, *beats),
+        "mdp2": Mdp2(bus, *beats),
+        "mdr": Mdr(bus, *beats, majordomo.client_tag.encode(), majordomo.worker_tag.encode()),
+        "dbp": Dbp(
+            bus, wall, strict=dbp.strict, outbound_link=outbound_link, broker=settings.broker.name.encode()
+        ),
+    }

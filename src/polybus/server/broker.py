@@ -1,0 +1,262 @@
+"""A broker: its links, its core, and the one loop that joins them.
+
+    pump.recv_many → ear → dialect → core → actions → voice → pump.send_many
+
+One thread owns all of it.  A turn takes what the sockets have, at most `BATCH` messages from each,
+lets it happen, and sends everything that follows from it in one go; the clock is read once a turn.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import zmq
+
+from polybus.config import Settings
+from polybus.core import actions as act
+from polybus.core import events
+from polybus.core.bus import Bus
+from polybus.core.lifecycle import BusState
+from polybus.errors import ConfigError
+from polybus.server.admin import AdminEar
+from polybus.server.assembly import Assembly, open_links
+from polybus.server.effects import Message, Outbox
+from polybus.server.pump import open_pump
+
+# Messages taken from one socket in one turn: enough to spread the cost, few enough to stay quick.
+BATCH: Final = 256
+# Something may have to be done at least this often (leases of taps, draining).
+IDLE_MS: Final = 1000
+ENDPOINTS_FILE: Final = "endpoints.json"
+
+
+class Broker:
+    """One broker. `open()` binds everything, `run()` works until it is drained or stopped."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._wall = wall
+        self.bus = Bus(secrets.token_hex(4).encode() + b"-", settings.limits)
+        self.publications_dropped = 0
+        self._stop_at: float | None = None
+        self._drain_asked = False
+        self._reload: Callable[[], Settings] | None = None
+        self._reload_asked = False
+        self._started_at = clock()
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def open(self) -> dict[str, str]:
+        """Bind every link and say where: name of the port setting → endpoint."""
+        self._data_dir = Path(self.settings.broker.data_dir)
+        try:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make the data directory {self._data_dir}: {error.strerror}. Choose another with --data-dir."
+            ) from None
+        raise_file_limit()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self.settings.broker.io_threads)
+        self._context.set(zmq.MAX_SOCKETS, 65_536)
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        try:
+            self._assembly: Assembly = open_links(
+                self._context, self.bus, self.settings, self._wall, self.ask_to_drain
+            )
+        except ConfigError:
+            self._context.destroy(linger=0)
+            raise
+        links = self._assembly.links
+        self._pump = open_pump(
+            [link.socket for link in links], [self._wake_read], self.settings.broker.pump or None
+        )
+        self._outbox = Outbox(self.bus, self._pump)
+        self._outbox.subscribers = self._assembly.subscribers
+        self._outbox.on_full_subscriber = self._send_to_those_who_keep_up
+        self._outbox.handlers[act.Drained] = lambda action: self._end_soon()
+        # The core has let go of it already; only listeners want to know, and they are told by Observed.
+        self._outbox.handlers[act.Forget] = lambda action: None
+        self._outbox.handlers[act.Dial] = self._dial
+        self._outbox.handlers[act.HangUp] = self._hang_up
+        self._admin = AdminEar(self.bus, self._outbox, self._wall, self.facts)
+        self._assembly.admin.ear = self._admin
+        self._ears = [link.ear for link in links]
+        self._write_endpoints()
+        return self.endpoints
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        return {link.name: link.endpoint for link in self._assembly.links if link.endpoint}
+
+    def facts(self) -> dict[str, Any]:
+        """What the server knows beside the core."""
+        return {
+            "broker": self.settings.broker.name,
+            "pid": os.getpid(),
+            "pump": self._pump.kind,
+            "up_s": round(self._clock() - self._started_at, 3),
+            "endpoints": self.endpoints,
+            "publications_dropped": self.publications_dropped,
+        }
+
+    def run(self) -> None:
+        """Work until drained or stopped. Then everything is closed."""
+        # What is there now stays: the collector need not look at it again, and runs rarely.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(200_000, 50, 100)
+        try:
+            self._loop()
+        finally:
+            self._close()
+
+    def ask_to_drain(self) -> None:
+        """Take no new requests, finish what is there, then stop. Safe in signal handlers and threads."""
+        self._drain_asked = True
+        self._wake()
+
+    def ask_to_reload(self, load: Callable[[], Settings]) -> None:
+        """Read the settings again. Safe in signal handlers and threads."""
+        self._reload = load
+        self._reload_asked = True
+        self._wake()
+
+    def stop(self) -> None:
+        """Stop at once: what is unanswered stays so. Safe in signal handlers and threads."""
+        self._stop_at = 0.0
+        self._wake()
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        bus, pump, outbox, ears, clock = self.bus, self._pump, self._outbox, self._ears, self._clock
+        wake = len(ears)
+        tick = events.Tick()
+        tapped_at = clock()
+        next_at = 0.0
+        while self._stop_at is None or clock() < self._stop_at:
+            batch = pump.recv_many(self._timeout_ms(next_at), BATCH)
+            now = clock()
+            for link, frames in batch:
+                if link == wake:
+                    self._woken(now)
+                else:
+                    ears[link].receive(link, frames, now)
+            if now >= next_at:
+                bus.handle(tick, now)
+            if now - tapped_at > 1.0:
+                tapped_at = now
+                self._admin.expire(now)
+            outbox.settle(now)
+            next_at = min(bus.next_at() or now + 1.0, now + 1.0)
+
+    def _timeout_ms(self, next_at: float) -> int:
+        wait_ms = int((next_at - self._clock()) * 1000) + 1
+        return max(0, min(wait_ms, IDLE_MS))
+
+    def _woken(self, now: float) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass
+        if self._drain_asked:
+            self._drain_asked = False
+            if self._stop_at is None:
+                self._stop_at = now + self.settings.broker.drain_s
+            self.bus.handle(events.Drain(), now)
+            if self.bus.state is BusState.DRAINED:
+                self._end_soon()
+        if self._reload_asked and self._reload is not None:
+            self._reload_asked = False
+            self._apply(self._reload())
+
+    def _apply(self, settings: Settings) -> None:
+        """Take over what may change while running; the rest needs a restart."""
+        self.bus.limits = settings.limits
+        self.settings = settings
+
+    def _end_soon(self) -> None:
+        """Everything is answered: leave as soon as the answers are on their way."""
+        self._stop_at = 0.0
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"!")
+        except (BlockingIOError, AttributeError):
+            # The pipe is full, so the loop will wake anyway; or it is not open yet.
+            pass
+
+    # -- carrying out -----------------------------------------------------------------------------
+
+    def _send_to_those_who_keep_up(self, link: int, message: Message) -> None:
+        """A subscriber is full: its copy is dropped and counted, the others get theirs."""
+        self.publications_dropped += 1
+        socket = self._assembly.links[link].socket
+        socket.set(zmq.XPUB_NODROP, 0)
+        self._pump.send_many([(link, message)])
+        socket.set(zmq.XPUB_NODROP, 1)
+
+    def _dial(self, action: act.Dial) -> None:
+        socket = self._assembly.outbound.socket
+        try:
+            socket.set(zmq.CONNECT_ROUTING_ID, action.identity)
+            socket.connect(action.endpoint)
+        except zmq.ZMQError as error:
+            self.bus.handle(
+                events.WorkerGone(
+                    (self._assembly.outbound.number, action.identity),
+                    f"cannot dial {action.endpoint}: {error}",
+                ),
+                self._clock(),
+            )
+
+    def _hang_up(self, action: act.HangUp) -> None:
+        try:
+            self._assembly.outbound.socket.disconnect(action.endpoint)
+        except zmq.ZMQError:
+            # It was never connected, or is closed already: that is what was wanted.
+            pass
+
+    def _write_endpoints(self) -> None:
+        path = self._data_dir / ENDPOINTS_FILE
+        hidden = path.with_name(f".{path.name}.{os.getpid()}")
+        hidden.write_text(json.dumps({"pid": os.getpid(), "endpoints": self.endpoints}, indent=1) + "\n")
+        hidden.replace(path)
+
+    def _close(self) -> None:
+        """Say goodbye to everyone who waits for us, then close."""
+        now = self._clock()
+        for worker in list(self.bus.workers.values()):
+            self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
+        self._outbox.settle(now)
+        (self._data_dir / ENDPOINTS_FILE).unlink(missing_ok=True)
+        for link in self._assembly.links:
+            # A moment for answers and farewells that are still in the pipes.
+            link.socket.close(linger=500)
+        self._context.term()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+
+def raise_file_limit() -> None:
+    """Each connection is a file: allow as many as the system lets us."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
