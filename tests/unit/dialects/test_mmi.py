@@ -1,0 +1,63 @@
+"""The Majordomo Management Interface, asked in every dialect of the family."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.majordomo import TALKS, Household, Talk
+
+
+@pytest.fixture
+def house() -> Household:
+    return Household()
+
+
+def ask(house: Household, talk: Talk, service: bytes, *body: bytes) -> list[bytes]:
+    house.ask(b"c", talk.request(service, b"r1", *body))
+    (answer,) = house.answers(b"c")
+    head = talk.final(service, b"r1")
+    assert answer[: len(head)] == head
+    rest: list[bytes] = answer[len(head) :]
+    return rest
+
+
+@pytest.fixture(params=TALKS, ids=lambda talk: talk.name)
+def talk(request: pytest.FixtureRequest) -> Talk:
+    chosen: Talk = request.param
+    return chosen
+
+
+@pytest.mark.conforms("MMI-1")
+def test_whether_a_service_has_workers(house: Household, talk: Talk) -> None:
+    assert ask(house, talk, b"mmi.service", b"echo") == [b"404"]
+    house.say(b"w", talk.ready(b"echo"))
+    assert ask(house, talk, b"mmi.service", b"echo") == [b"200"]
+    house.say(b"w", talk.farewell())
+    assert ask(house, talk, b"mmi.service", b"echo") == [b"404"]
+    assert ask(house, talk, b"mmi.service", b"") == [b"404"]
+    assert ask(house, talk, b"mmi.service", b"e" * 10_000) == [b"404"]
+
+
+@pytest.mark.conforms("MMI-2")
+def test_how_many_workers_there_are(house: Household, talk: Talk) -> None:
+    assert ask(house, talk, b"mmi.workers", b"echo") == [b"404"]
+    house.say(b"w1", talk.ready(b"echo"))
+    house.say(b"w2", talk.ready(b"echo"))
+    house.say(b"w3", talk.ready(b"other"))
+    assert ask(house, talk, b"mmi.workers", b"echo") == [b"200", b"2"]
+    assert ask(house, talk, b"mmi.workers", b"") == [b"200", b"3"]
+    assert ask(house, talk, b"mmi.services", b"") == [b"200", b"echo", b"other"]
+
+
+@pytest.mark.conforms("MMI-3")
+@pytest.mark.parametrize("service", [b"mmi.", b"mmi.echo", b"mmi.service.x"])
+def test_anything_else_is_not_implemented(house: Household, talk: Talk, service: bytes) -> None:
+    assert ask(house, talk, service, b"x") == [b"501"]
+
+
+@pytest.mark.conforms("MMI-4")
+def test_the_namespace_belongs_to_the_broker(house: Household, talk: Talk) -> None:
+    house.say(b"w", talk.ready(b"mmi.service"))
+    assert house.orders(b"w") == [talk.farewell()]
+    assert not house.bus.workers
+    assert ask(house, talk, b"mmi.service", b"mmi.service") == [b"404"]
