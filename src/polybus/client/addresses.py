@@ -68,6 +68,10 @@ def read_address(text: str, port: int, what: str) -> str:
         if text.startswith("tcp://"):
             _check_port(text.rpartition(":")[2], text, what)
         return text
+    if text.isascii() and text.isdigit():
+        # A port alone: what the broker's own setting of the same name may say.
+        _check_port(text[:6], text, what)
+        return f"tcp://127.0.0.1:{int(text)}"
     found = _HOST.fullmatch(text)
     if found is None:
         raise ConfigError(

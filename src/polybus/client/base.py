@@ -13,7 +13,7 @@ from polybus.client.brain import Body, Brain, Ticket, body_frames
 from polybus.client.lines import Lines
 from polybus.client.pubsub import Publisher, Subscription, check_topics, write_publication
 from polybus.client.sessions import client_session
-from polybus.client.sessions.port import NEVER, Options, service_name
+from polybus.client.sessions.port import NEVER, Message, Options, service_name
 from polybus.errors import ConfigError, PolybusError
 
 # How many answers may be awaited at once unless the caller says otherwise; the broker allows 10,000.
@@ -94,28 +94,28 @@ class BaseClient:
         if brain.restart:
             if not brain.session.has_ids:
                 self._identity = new_identity()
+            self._reopening()
             self._lines.open(0, self.endpoint, self._identity)
-            self._reopened()
             brain.restarted(time.monotonic())
         if brain.outbox:
             outbox, brain.outbox = brain.outbox, []
             self._lines.send(outbox)
 
-    def _reopened(self) -> None:
-        """There is a new socket; an event loop has to watch another descriptor."""
+    def _reopening(self) -> None:
+        """The socket is about to be replaced; an event loop must not watch its descriptor any longer."""
 
-    def _publish(self, topic: str, body: Body, timeout_s: float) -> None:
+    def _publication(self, topic: str, body: Body) -> tuple[Publisher | None, Message]:
+        """A publication as it travels, and through what: a socket of its own, or (None) the client's."""
         check_topics(self.dialect)
         message = write_publication(
             self.dialect, self._brain.new_id(), service_name(topic), body_frames(body)
         )
         if self.dialect == "emqp" and self._publish_address is None and not _is_set(self.dialect, "publish"):
-            self._lines.send([(0, message)])
-            return
+            return None, message
         if self._publisher is None:
             address = self._publish_address or _host_of(self._address)
             self._publisher = Publisher(self.dialect, address, self._context)
-        self._publisher.send(message, timeout_s)
+        return self._publisher, message
 
     def _subscribe(self, prefixes: tuple[str, ...]) -> Subscription:
         address = self._subscribe_address or _host_of(self._address)

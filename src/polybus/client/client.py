@@ -226,7 +226,12 @@ class Client(BaseClient):
 
     def publish(self, topic: str, body: Body = b"", timeout_s: float = 5.0) -> None:
         """Tell everybody who subscribed to a beginning of `topic` (EBUS, eMQP)."""
-        self._publish(topic, body, timeout_s)
+        publisher, message = self._publication(topic, body)
+        if publisher is None:
+            self._lines.send([(0, message)])
+        else:
+            publisher.join(timeout_s)
+            publisher.send(message)
 
     def subscribe(self, *prefixes: str) -> Subscription:
         """What is published from now on under these prefixes (all, if there are none), as an iterator."""
@@ -259,7 +264,7 @@ class Client(BaseClient):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise RequestTimeout(
-                    f"no answer from {self.endpoint} in time; is there a worker for it, and is it fast enough?"
+                    f"no answer from {self.endpoint} in time; is there a worker for it, and fast enough?"
                 )
             self._step(self._until(left_s))
 

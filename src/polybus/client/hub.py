@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import zmq
@@ -70,6 +70,8 @@ class Hub:
         self.leaving = False
         self.denied: tuple[str, ...] | None = None
         self.restarts = 0
+        # An event loop must not watch the descriptor of a socket that is about to be closed.
+        self.reopening: Callable[[], None] = lambda: None
         self.beat_s: Final = min(session.beat_s for session in self.sessions)
         self._held: list[dict[Any, Request]] = [{} for _ in self.sessions]
         # When a conversation that ended may begin again; None while one is going on.
@@ -88,6 +90,7 @@ class Hub:
 
     def _begin(self, at: int, now: float) -> None:
         self._again_at[at] = None
+        self.reopening()
         # A new conversation is a new peer: what the broker still sends to the old one cannot reach us.
         self.lines.open(at, self.endpoint, new_identity())
         self.outbox = [entry for entry in self.outbox if entry[0] != at]
@@ -95,8 +98,8 @@ class Hub:
 
     # -- steps ----------------------------------------------------------------------------------
 
-    def step(self, timeout_s: float) -> None:
-        """Receive, do what is due, send."""
+    def step(self, timeout_s: float) -> bool:
+        """Receive, do what is due, send. False if nothing had come in."""
         self.flush()
         batch = self.lines.receive(timeout_s)
         now = time.monotonic()
@@ -116,7 +119,7 @@ class Hub:
                     at = self.lines.reconnected(index, frames)
                     if at is not None:
                         self._end(at, now)
-        for at, session in enumerate(sessions if batch else self.sessions):
+        for at, session in enumerate(self.sessions):
             again_at = self._again_at[at]
             if again_at is not None:
                 if now >= again_at:
@@ -130,6 +133,7 @@ class Hub:
                 for message in session.tick(now):
                     self.outbox.append((at, message))
         self.flush()
+        return bool(batch)
 
     def _other(self, at: int, event: WorkerEvent, now: float) -> None:
         match event:

@@ -49,18 +49,35 @@ class Publisher:
 
     def __init__(self, dialect: str, address: str | None, context: zmq.Context[Any]) -> None:
         self._endpoint = endpoint_for(dialect, "publish", address)
-        self._waits = dialect == "ebus"
-        self._socket: zmq.Socket[bytes] = context.socket(zmq.XPUB if self._waits else zmq.DEALER)
+        self._listens = dialect == "ebus"
+        self._waits = self._listens
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.XPUB if self._listens else zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         _connect(self._socket, self._endpoint)
 
-    def send(self, message: Message, timeout_s: float) -> None:
-        if self._waits:
-            if not self._socket.poll(int(timeout_s * 1000), zmq.POLLIN):
-                raise ConnectionLost(f"nobody takes publications at {self._endpoint}; is the broker running?")
-            self._waits = False
-        while self._socket.getsockopt(zmq.TYPE) == zmq.XPUB and self._socket.poll(0, zmq.POLLIN):
+    def has_joined(self) -> bool:
+        """Whether the broker takes publications already."""
+        while self._listens and self._socket.poll(0, zmq.POLLIN):
             self._socket.recv()
+            self._waits = False
+        return not self._waits
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the broker takes publications."""
+        if not self.has_joined():
+            self._socket.poll(int(timeout_s * 1000), zmq.POLLIN)
+            if not self.has_joined():
+                raise self.nobody()
+
+    def nobody(self) -> ConnectionLost:
+        return ConnectionLost(f"nobody takes publications at {self._endpoint}; is the broker running?")
+
+    @property
+    def fd(self) -> int:
+        """What an event loop watches (edge-triggered)."""
+        return int(self._socket.getsockopt(zmq.FD))
+
+    def send(self, message: Message) -> None:
         self._socket.send_multipart([bytes(frame) for frame in message])
 
     def close(self, linger_s: float) -> None:
