@@ -45,7 +45,7 @@ LAYERS = {
     "errors": layer(pure=True),
     "wire": layer("errors", "msgspec", pure=True),
     "core": layer("errors", "msgspec", pure=True),
-    "config": layer("errors", "msgspec"),
+    "config": layer("errors core", "msgspec"),
     "dialects": layer("errors wire core", "msgspec"),
     "store": layer("errors core", "msgspec"),
     "journal": layer("errors core", "msgspec pyarrow"),

@@ -1,8 +1,8 @@
 """All settings as one frozen tree, and where they come from: flag > environment > file > default.
 
-A setting `section.name` of `polybus.toml` is `POLYBUS_SECTION_NAME` in the environment.  A port setting takes a
-port number (bound on `broker.host`), a whole endpoint (`tcp://127.0.0.1:5000`, `ipc://…`), 0 for any free
-port, or -1 for none.
+A setting `section.name` of `polybus.toml` is `POLYBUS_SECTION_NAME` in the environment.  A port setting
+takes a port number (bound on `broker.host`), a whole endpoint (`tcp://127.0.0.1:5000`, `ipc://…`), 0 for
+any free port, or -1 for none.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _read_file(path: Path | None) -> dict[str, Any]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for section, make in SECTIONS.items():
-        for option in msgspec.structs.fields(make):  # type: ignore[arg-type]
+        for option in msgspec.structs.fields(make):
             text = environ.get(variable(f"{section}.{option.name}"))
             if text is not None:
                 yield f"{section}.{option.name}", text

@@ -97,7 +97,7 @@ def workers(bus: Bus, now: float, name_of: NameOf) -> list[dict[str, Any]]:
 
 
 def requests(bus: Bus, now: float, name_of: NameOf, limit: int) -> list[dict[str, Any]]:
-    views = []
+    views: list[dict[str, Any]] = []
     for request in bus.requests.values():
         if len(views) == limit:
             break

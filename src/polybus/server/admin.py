@@ -143,7 +143,7 @@ class AdminEar:
     def _observed(self, record: Observed) -> None:
         service = record.service.decode(errors="replace")
         for tap in self._taps.values():
-            if tap.service and tap.service != service or tap.what and tap.what != record.what:
+            if (tap.service and tap.service != service) or (tap.what and tap.what != record.what):
                 continue
             view = observation_view(record, self._wall(), tap.bodies)
             if tap.missed:

@@ -8,6 +8,7 @@ lets it happen, and sends everything that follows from it in one go; the clock i
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -66,7 +67,8 @@ class Broker:
             self._data_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"cannot make the data directory {self._data_dir}: {error.strerror}. Choose another with --data-dir."
+                f"cannot make the data directory {self._data_dir}: {error.strerror}. "
+                "Choose another with --data-dir."
             ) from None
         raise_file_limit()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self.settings.broker.io_threads)
@@ -170,10 +172,8 @@ class Broker:
         return max(0, min(wait_ms, IDLE_MS))
 
     def _woken(self, now: float) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
         if self._drain_asked:
             self._drain_asked = False
             if self._stop_at is None:
@@ -195,11 +195,9 @@ class Broker:
         self._stop_at = 0.0
 
     def _wake(self) -> None:
-        try:
+        # A full pipe wakes the loop anyway; before `open` there is none.
+        with contextlib.suppress(BlockingIOError, AttributeError):
             os.write(self._wake_write, b"!")
-        except (BlockingIOError, AttributeError):
-            # The pipe is full, so the loop will wake anyway; or it is not open yet.
-            pass
 
     # -- carrying out -----------------------------------------------------------------------------
 
@@ -226,11 +224,9 @@ class Broker:
             )
 
     def _hang_up(self, action: act.HangUp) -> None:
-        try:
+        # Never connected, or closed already: that is what was wanted.
+        with contextlib.suppress(zmq.ZMQError):
             self._assembly.outbound.socket.disconnect(action.endpoint)
-        except zmq.ZMQError:
-            # It was never connected, or is closed already: that is what was wanted.
-            pass
 
     def _write_endpoints(self) -> None:
         path = self._data_dir / ENDPOINTS_FILE
