@@ -1,0 +1,272 @@
+"""DBP services that are called at their own address: registered over a socket that they closed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from polybus.core import events
+from polybus.core.model import Limits
+from support.network import DBP, DOUBLE, FLOAT, OUT, Network
+
+
+@pytest.fixture
+def net() -> Network:
+    return Network()
+
+
+def calls(net: Network, identity: bytes) -> list[bytes]:
+    """The bodies of what was sent to a dialled service."""
+    messages = net.got(OUT, identity)
+    assert all(message[:2] == [b"", b"u_U"] for message in messages)
+    return [message[-1] for message in messages]
+
+
+@pytest.mark.conforms("DBP-7")
+@pytest.mark.conforms("DBP-8")
+def test_the_originals_registration_is_complete_and_it_is_called_at_its_address(net: Network) -> None:
+    identity = net.original(b"closed", "Rohan", 5250)
+    assert net.dialled == {identity: "tcp://127.0.0.1:5250"}
+    net.say(b"c", b"u_U", b"Rohan", b"ride!", time=DOUBLE)
+    assert net.one(OUT, identity) == [b"", b"u_U", FLOAT, b"Rohan", b"ride!"]
+    net.send(OUT, identity, b"", b"o_O", FLOAT, b"riding")
+    assert net.reply(b"c") == [b"o_O", DOUBLE, b"riding"]
+    # Nothing is ever sent over the socket that it registered on.
+    net.wait(100)
+    assert net.replies(b"closed") == []
+    assert net.info(b"Rohan")["Rohan"]["port"] == 5250
+
+
+@pytest.mark.parametrize(
+    ("info", "endpoint"),
+    [
+        ({"interfaces": {"router": {"ip": "10.0.0.9", "port": 9}}}, "tcp://10.0.0.9:9"),
+        ({"interfaces": {"router": {"ip": "::1", "port": 9}}}, "tcp://[::1]:9"),
+        ({"ip": "host", "port": 9, "function": "", "heartbeat": 1, "transport": "req"}, "tcp://host:9"),
+        ({"interfaces": {"publisher": {"ip": "10.0.0.9", "port": 9}}}, None),
+        ({"interfaces": {"router": {"ip": "h", "port": 9}}, "transport": "dealer"}, None),
+    ],
+)
+def test_where_a_service_is_called(net: Network, info: dict[str, Any], endpoint: str | None) -> None:
+    assert net.register(b"s", name="Rohan", **info)[0] == b"OwO"
+    assert list(net.dialled.values()) == ([endpoint] if endpoint else [])
+    assert "Rohan" in net.info()
+    served_here = (DBP, b"s") in net.bus.workers
+    assert served_here == (info.get("transport") == "dealer")
+
+
+def test_without_an_outbound_link_such_services_are_only_listed() -> None:
+    net = Network(outbound_link=None)
+    answer = net.register(b"s", name="Rohan", interfaces={"router": {"ip": "h", "port": 9}})
+    assert answer[0] == b"OwO"
+    assert net.dialled == {}
+    assert "state" not in net.info(b"Rohan")["Rohan"]
+
+
+def test_one_call_at_a_time(net: Network) -> None:
+    identity = net.original(b"s", "Rohan", credit=10)
+    net.say(b"c", b"u_U", b"Rohan", b"1")
+    net.say(b"c", b"u_U", b"Rohan", b"2")
+    assert calls(net, identity) == [b"1"]
+    net.send(OUT, identity, b"", b"o_O", FLOAT, b"one")
+    assert calls(net, identity) == [b"2"]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        # A command without a handler, and an envelope that the original could not take.
+        [b"Error: Invalid command type. Please register command callback with the server.", FLOAT, b""],
+        [b"", FLOAT, b"Error: Invalid Message Envelope."],
+        [b"o_O", FLOAT, b'{"Error": "no horses"}'],
+        [b"Bye!", FLOAT, b""],
+        [b"o_O", b"no time", b"x"],
+        [b"o_O"],
+    ],
+)
+def test_what_is_no_answer_fails_the_call(net: Network, frames: list[bytes]) -> None:
+    identity = net.original(b"s", "Rohan")
+    net.say(b"c", b"u_U", b"Rohan", b"ride!")
+    net.send(OUT, identity, b"", *frames)
+    answer = json.loads(net.reply(b"c")[2])
+    assert "Error" in answer
+    assert net.bus.counters.failed == 1
+    calls(net, identity)
+    net.say(b"c", b"u_U", b"Rohan", b"again")
+    assert calls(net, identity) == [b"again"]
+
+
+@pytest.mark.parametrize(
+    "frames", [[b"pong", FLOAT, b"Rohan"], [b"<3", FLOAT, b"Rohan"], [b"u.u", FLOAT, b""]]
+)
+def test_a_sign_of_life_keeps_the_lease_and_answers_nothing(net: Network, frames: list[bytes]) -> None:
+    identity = net.original(b"s", "Rohan", heartbeat=1.0)
+    net.say(b"c", b"u_U", b"Rohan", b"x")
+    for _ in range(5):
+        net.wait(2.0)
+        net.send(OUT, identity, b"", *frames)
+    assert net.bus.nodes[b"Rohan"].worker is net.bus.workers[OUT, identity]
+    assert net.replies(b"c") == []
+
+
+@pytest.mark.parametrize("command", [b"u_U", b"ping", b"OwO"])
+def test_anything_else_from_there_is_counted(net: Network, command: bytes) -> None:
+    identity = net.original(b"s", "Rohan")
+    net.send(OUT, identity, b"", command, FLOAT, b"")
+    assert net.bus.counters.invalid == 1
+    assert net.got(OUT, identity) == []
+
+
+def test_what_comes_from_a_connection_that_was_hung_up_is_late(net: Network) -> None:
+    net.send(OUT, b"node:Rohan#1", b"", b"o_O", FLOAT, b"x")
+    net.send(OUT, b"node:Rohan#1", b"", b"pong", FLOAT, b"Rohan")
+    assert net.bus.counters.late == 1
+    assert net.got(OUT, b"node:Rohan#1") == []
+
+
+# -- the lease --------------------------------------------------------------------------------
+
+
+@pytest.mark.conforms("DBP-29")
+def test_a_lease_that_lapses_takes_the_worker_along(net: Network) -> None:
+    identity = net.original(b"s", "Rohan", heartbeat=1.0)
+    net.say(b"c", b"u_U", b"Rohan", b"x")
+    net.wait(3.9)
+    assert (OUT, identity) in net.bus.workers
+    net.wait(1.2)
+    assert net.forgotten == [b"Rohan"]
+    assert net.hung_up == ["tcp://127.0.0.1:5247"]
+    assert not net.bus.workers
+    assert net.bus.services[b"Rohan"].queue.length == 1
+
+
+def test_a_lease_without_heartbeats_has_no_end(net: Network) -> None:
+    identity = net.original(b"s", "Rohan")
+    net.wait(600)
+    assert (OUT, identity) in net.bus.workers
+    assert Network(default_heartbeat_s=1.0).original(b"s", "Rohan")
+
+
+def test_a_default_heartbeat_gives_every_lease_an_end() -> None:
+    net = Network(default_heartbeat_s=1.0)
+    net.original(b"s", "Rohan")
+    net.wait(6)
+    assert net.forgotten == [b"Rohan"]
+
+
+@pytest.mark.conforms("DBP-13")
+@pytest.mark.parametrize(("peer", "tail"), [(b"s", []), (b"another", [b"Rohan"])])
+def test_disconnect_by_name_or_from_where_it_registered(net: Network, peer: bytes, tail: list[bytes]) -> None:
+    net.original(b"s", "Rohan")
+    net.say(peer, b"</3", *tail)
+    assert net.replies(peer) == []
+    assert net.forgotten == [b"Rohan"]
+    assert net.dialled == {}
+
+
+def test_disconnect_over_the_dialled_connection(net: Network) -> None:
+    identity = net.original(b"s", "Rohan")
+    net.send(OUT, identity, b"", b"</3", FLOAT, b"")
+    assert net.forgotten == [b"Rohan"]
+    assert net.dialled == {}
+
+
+@pytest.mark.conforms("DBP-19")
+def test_over_a_new_conversation_a_registration_is_renewed(net: Network) -> None:
+    first = net.original(b"s1", "Rohan")
+    net.say(b"c", b"u_U", b"Rohan", b"x")
+    assert calls(net, first) == [b"x"]
+    # The process was started again: a new connection, and its call comes again.
+    second = net.original(b"s2", "Rohan")
+    assert second != first
+    assert net.dialled == {second: "tcp://127.0.0.1:5247"}
+    assert calls(net, second) == [b"x"]
+    net.send(OUT, first, b"", b"o_O", FLOAT, b"from the grave")
+    net.send(OUT, second, b"", b"o_O", FLOAT, b"alive")
+    assert net.reply(b"c")[2] == b"alive"
+
+
+@pytest.mark.conforms("DBP-9")
+def test_a_service_that_moves_is_called_at_its_new_address(net: Network) -> None:
+    first = net.original(b"s", "Rohan", 5250)
+    net.say(b"c", b"u_U", b"Rohan", b"x")
+    net.say(b"s2", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
+    assert list(net.dialled) == [first]
+    net.say(b"s2", b"UoU", b'{"name": "Rohan", "port": 5251}')
+    (second,) = net.dialled
+    assert net.dialled[second] == "tcp://127.0.0.1:5251"
+    assert net.hung_up == ["tcp://127.0.0.1:5250"]
+    assert calls(net, second) == [b"x"]
+
+
+def test_a_service_on_a_socket_may_choose_its_address(net: Network) -> None:
+    net.serve(b"s", "Gondor")
+    net.say(b"s", b"UoU", b'{"name": "Gondor", "transport": "req"}')
+    assert list(net.dialled.values()) == ["tcp://10.0.0.7:5247"]
+    assert (DBP, b"s") not in net.bus.workers
+
+
+def test_a_heartbeat_brings_a_lost_connection_back(net: Network) -> None:
+    identity = net.original(b"s", "Rohan", heartbeat=1.0)
+    net.handle(events.WorkerGone((OUT, identity), "it cannot be reached"))
+    assert net.dialled == {}
+    net.say(b"s2", b"<3", b"Rohan")
+    assert net.reply(b"s2")[0] == b"u.u"
+    (again,) = net.dialled
+    net.say(b"c", b"u_U", b"Rohan", b"x")
+    assert calls(net, again) == [b"x"]
+
+
+# -- answers that never come ------------------------------------------------------------------
+
+
+def test_a_call_that_is_never_answered_does_not_block_the_service() -> None:
+    net = Network(Limits(request_ttl_s=5))
+    first = net.original(b"s", "Rohan")
+    net.say(b"c", b"u_U", b"Rohan", b"its handler fails")
+    net.wait(3)
+    net.say(b"c", b"u_U", b"Rohan", b"next")
+    net.wait(2.2)
+    assert json.loads(net.reply(b"c")[2])["Error"] == "expired"
+    # The next one goes out on a new connection, so that the late answer of the first cannot be taken for its.
+    (second,) = net.dialled
+    assert second != first
+    assert calls(net, first) == [b"its handler fails"]
+    assert calls(net, second) == [b"next"]
+    net.send(OUT, first, b"", b"o_O", FLOAT, b"wrong")
+    net.send(OUT, second, b"", b"o_O", FLOAT, b"right")
+    assert net.reply(b"c")[2] == b"right"
+    assert net.bus.nodes[b"Rohan"].worker is net.bus.workers[OUT, second]
+
+
+def test_an_answer_that_comes_just_after_the_expiry_keeps_the_connection() -> None:
+    net = Network(Limits(request_ttl_s=5))
+    identity = net.original(b"s", "Rohan")
+    net.say(b"c", b"u_U", b"Rohan", b"slow")
+    while not net.bus.counters.expired:
+        net.wait(0.05)
+    net.send(OUT, identity, b"", b"o_O", FLOAT, b"late")
+    net.wait(1)
+    assert list(net.dialled) == [identity]
+    assert net.bus.counters.late == 1
+
+
+def test_two_names_at_one_address_do_not_cut_each_others_connection(net: Network) -> None:
+    net.original(b"s", "Rohan", 5250)
+    net.original(b"s", "Edoras", 5250)
+    net.say(b"c", b"u_U", b"Edoras", b"x")
+    net.say(b"s", b"</3", b"Rohan")
+    (identity,) = net.dialled
+    assert identity.startswith(b"node:Edoras")
+    assert calls(net, identity) == [b"x"]
+    net.send(OUT, identity, b"", b"o_O", FLOAT, b"X")
+    assert net.reply(b"c")[2] == b"X"
+
+
+def test_a_long_name_still_has_an_identity(net: Network) -> None:
+    identity = net.original(b"s", "R" * 255)
+    assert len(identity) <= 255
+    net.say(b"c", b"u_U", b"R" * 255, b"x")
+    assert calls(net, identity) == [b"x"]
