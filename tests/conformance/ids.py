@@ -1,0 +1,53 @@
+"""Every statement of the protocol documents, by id: what conformance tests prove.
+
+`PENDING` are the statements whose feature is not there yet; a test may show a part of it (that the frames are
+read), which does not make it true.  Who finishes the feature takes the id out of the table, and from then
+on the statement passes or fails like any other.  A failing test fails it in any case.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from conformance import ids_dbp, ids_ebus, ids_emqp, ids_majordomo, ids_mdr
+
+LEVELS: Final = {"M": "must", "S": "should", "Y": "may"}
+_LEVEL: Final = re.compile(r"([MSY]): (.*)")
+
+
+@dataclass(frozen=True)
+class Statement:
+    id: str
+    # M, S or Y; empty where the document states a fact, such as frames.
+    level: str
+    text: str
+
+
+def _read(ident: str, line: str) -> Statement:
+    found = _LEVEL.fullmatch(line)
+    return Statement(ident, found[1], found[2]) if found else Statement(ident, "", line)
+
+
+STATEMENTS: Final[dict[str, Statement]] = {
+    ident: _read(ident, line)
+    for table in (ids_ebus.IDS, ids_emqp.IDS, ids_mdr.IDS, ids_majordomo.IDS, ids_dbp.IDS)
+    for ident, line in table.items()
+}
+
+# What is missing, by id.
+PENDING: Final[dict[str, str]] = {
+    "EMQP-13": "schedules are read and handed to external schedulers; there is no built-in one",
+    "EMQP-14": "as EMQP-13",
+    "EMQP-29": "the header is read and handed on; a failed job is not tried again",
+    "EMQP-30": "the header is read and handed on; nobody kills the job",
+    "EMQP-31": "the header is read and handed on; there is no store that survives the broker",
+    "EMQP-32": "the header is read and handed on; there is no built-in scheduler",
+    "DBP-15": "the messages are written and read; the broker has no UDP socket",
+    "DBP-32": "the message is written and read; the broker sends no beacon",
+    "DBP-33": "no listening in over DBP",
+    "DBP-34": "no bridge between brokers",
+    "DBP-35": "no last value cache",
+    "DBP-36": "no collection of logs",
+}
