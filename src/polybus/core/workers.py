@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polybus.core import requests
+from polybus.core import events, requests
 from polybus.core.actions import (
     HEARTBEAT_MISSED,
     UNKNOWN_WORKER,
@@ -24,7 +24,6 @@ from polybus.core.lifecycle import CONGEST, HEAR, LEAVE, TERMINAL, WorkerState
 from polybus.core.model import Address, Heartbeat, Reason, Worker
 
 if TYPE_CHECKING:
-    from polybus.core import events
     from polybus.core.bus import Bus
 
 
@@ -150,6 +149,14 @@ def on_worker_full(bus: Bus, event: events.WorkerFull, now: float) -> None:
 
 
 def remove(bus: Bus, worker: Worker, why: str, now: float) -> None:
+    _detach(bus, worker, why, now)
+    if worker.endpoint:
+        _hang_up(bus, worker, now)
+    for service in requests.take_back(bus, worker, why, now):
+        requests.flow(bus, service, now)
+
+
+def _detach(bus: Bus, worker: Worker, why: str, now: float) -> None:
     worker.state = LEAVE[worker.state]
     del bus.workers[worker.address]
     bus.watches.clear(worker)
@@ -157,11 +164,7 @@ def remove(bus: Bus, worker: Worker, why: str, now: float) -> None:
         bus.schedulers.remove(worker)
     for service in worker.offers:
         service.roster.discard(worker)
-    if worker.endpoint:
-        _hang_up(bus, worker, now)
     bus.observe("worker_down", now, worker=worker.address, worker_voice=worker.voice, reason=why)
-    for service in requests.take_back(bus, worker, why, now):
-        requests.flow(bus, service, now)
 
 
 # -- dialling ---------------------------------------------------------------------------------
@@ -186,17 +189,28 @@ def _hang_up(bus: Bus, worker: Worker, now: float) -> None:
 
 def _redial(bus: Bus, worker: Worker, now: float) -> None:
     """Go on with a worker on a new connection, where nothing that it still says about the past can arrive."""
+    why = "its connection was made anew"
+    _detach(bus, worker, why, now)
     link, identity = worker.address
-    del bus.workers[worker.address]
-    waiting = requests.take_back(bus, worker, "its connection was made anew", now)
-    worker.address = _dial(bus, (link, identity.rpartition(b"#")[0]), worker.endpoint)
-    bus.workers[worker.address] = worker
-    worker.state = HEAR[worker.state]
-    worker.free = worker.credit
-    requests.refile(worker)
-    for service in waiting:
+    offers = tuple((service.name, weight) for service, weight in worker.offers.items())
+    fresh = bring_up(
+        bus,
+        events.WorkerUp(
+            (link, identity.rpartition(b"#")[0]),
+            worker.voice,
+            offers,
+            worker.heartbeat,
+            worker.credit,
+            endpoint=worker.endpoint,
+        ),
+        now,
+    )
+    for name, _ in offers:
+        node = bus.nodes.get(name)
+        if node is not None and node.worker is worker:
+            node.worker = fresh
+    for service in requests.take_back(bus, worker, why, now):
         requests.flow(bus, service, now)
-    requests.feed(bus, worker, now)
 
 
 # -- watching ---------------------------------------------------------------------------------
@@ -216,6 +230,7 @@ def watch_due(bus: Bus, now: float) -> None:
         if worker.endpoint and any(request.state in TERMINAL for request in worker.inflight.values()):
             # Nobody waits for it any more and it may never come: the slot is taken back.
             _hang_up(bus, worker, now)
+            continue
         heartbeat = worker.heartbeat
         if heartbeat.dead_after_s <= 0:
             continue
