@@ -29,7 +29,7 @@ def error_body(action: Refuse, key: str = "error") -> Frame:
     error: dict[str, str] = {key: str(action.reason)}
     if own is not None:
         error[key] = _text_of(own)
-    if action.detail and action.detail != error[key]:
+    if action.detail and not error[key].startswith(action.detail):
         error["detail"] = action.detail
     return msgspec.json.encode(error)
 
@@ -74,5 +74,9 @@ def _own_words(action: Refuse) -> Frame | None:
 
 
 def _text_of(frame: Frame) -> str:
+    """An error object in one text, `failed: no tea`, or whatever else the worker said."""
     text = read_error([frame])
-    return text if text is not None else bytes(frame)[:MAX_ERROR_BYTES].decode(errors="replace")
+    if text is None:
+        return bytes(frame)[:MAX_ERROR_BYTES].decode(errors="replace")
+    detail = msgspec.json.decode(bytes(frame)).get("detail")
+    return f"{text}: {detail}" if detail else text

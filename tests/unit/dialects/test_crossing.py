@@ -31,6 +31,10 @@ def test_the_workers_own_error_object_stays_as_it_is() -> None:
     assert json.loads(bytes(error_body(refusal(Reason.FAILED, "no tea", own), "Error"))) == {
         "Error": "no tea"
     }
+    own = b'{"error": "failed", "detail": "no tea"}'
+    assert json.loads(bytes(error_body(refusal(Reason.FAILED, "failed", own), "Error"))) == {
+        "Error": "failed: no tea"
+    }
 
 
 def test_the_workers_own_words_become_the_error() -> None:
