@@ -44,6 +44,8 @@ class Talk:
     disconnect: bytes
     # What the broker says when it hears a beat, if it answers it.
     beat_answer: bytes = b""
+    # The header of the broker's DISCONNECT, where it is another: the draft shows that of MDP/0.2.
+    dismissal_tag: bytes = b""
 
     def request(self, service: bytes, rid: bytes, *body: bytes) -> Frames:
         return [self.client, *self.request_head, service, *self._rid(rid), *body]
@@ -64,6 +66,10 @@ class Talk:
 
     def farewell(self) -> Frames:
         return [self.worker, self.disconnect]
+
+    def dismissal(self) -> Frames:
+        """The same from the broker."""
+        return [self.dismissal_tag or self.worker, self.disconnect]
 
     def order(self, token: bytes, rid: bytes, *body: bytes) -> Frames:
         """What a worker gets."""
@@ -117,6 +123,7 @@ MDR = Talk(
     beat=b"PING",
     disconnect=b"\x06",
     beat_answer=b"PONG",
+    dismissal_tag=b"MDPW02",
 )
 TALKS = (MDP1, MDP2, MDR)
 

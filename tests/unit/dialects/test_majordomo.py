@@ -145,7 +145,7 @@ def test_the_empty_first_frame_is_mirrored(house: Household, talk: Talk, lead: l
     house.say(b"w", [*lead, *talk.reply(order, b"X")])
     assert house.answers(b"c") == [[*lead, *talk.final(b"echo", b"r1", b"X")]]
     house.say(b"w", [*lead, *talk.ready(b"echo")])
-    assert house.orders(b"w") == [[*lead, *talk.farewell()]]
+    assert house.orders(b"w") == [[*lead, *talk.dismissal()]]
 
 
 @pytest.mark.parametrize("asks", TALKS, ids=lambda talk: talk.name)
@@ -183,7 +183,7 @@ def test_everything_the_broker_sends_carries_the_header(house: Household, talk: 
     house.wait(DEAD_S + 1)
     messages = house.orders(b"w")
     assert len(messages) >= 2
-    assert {message[0] for message in messages} == {talk.worker}
+    assert {message[0] for message in messages} == {talk.worker, talk.dismissal()[0]}
     house.say(b"w", [b"NOBODY", b"\x01", b"echo"])
     assert house.bus.counters.invalid == 1
     assert house.orders(b"w") == []
@@ -229,7 +229,7 @@ def test_a_second_ready_ends_the_conversation(house: Household, talk: Talk) -> N
     house.ask(b"c", talk.request(b"echo", b"r1", b"x"))
     house.order(b"w")
     house.say(b"w", talk.ready(b"other"))
-    assert house.orders(b"w") == [talk.farewell()]
+    assert house.orders(b"w") == [talk.dismissal()]
     # Silence follows, and what it had goes to somebody else.
     house.say(b"w2", talk.ready(b"echo"))
     assert talk.body_of(house.order(b"w2")) == [b"x"]
@@ -266,7 +266,7 @@ def test_an_invalid_message_of_a_worker_makes_it_invalid(
     assert house.orders(b"stranger") == []
     house.say(b"w", talk.ready(b"echo"))
     house.say(b"w", [talk.worker, *tail])
-    assert house.orders(b"w") == [talk.farewell()]
+    assert house.orders(b"w") == [talk.dismissal()]
     assert not house.bus.workers
     assert house.bus.counters.invalid == 2
 
@@ -282,7 +282,7 @@ def test_an_invalid_message_of_a_client_is_dropped(house: Household, talk: Talk)
 @statement(mdp1="MDP1-23 MDP1-32", mdp2="MDP2-24 MDP2-34", mdr="MDR-27 MDR-33 MDR-40")
 def test_a_beat_of_an_unknown_worker_is_answered_with_disconnect(house: Household, talk: Talk) -> None:
     house.say(b"w", talk.heartbeat())
-    assert house.orders(b"w") == [talk.farewell()]
+    assert house.orders(b"w") == [talk.dismissal()]
     # So a worker learns that the broker is a new one, and begins again.
     house.say(b"w", talk.ready(b"echo"))
     house.ask(b"c", talk.request(b"echo", b"r1", b"x"))
@@ -355,7 +355,7 @@ def test_a_silent_worker_is_lost_and_its_requests_go_to_another(house: Household
         house.wait(BEAT_S)
         house.say(b"w2", talk.heartbeat())
     house.wait(0.1)
-    assert house.orders(b"w1")[-1] == talk.farewell()
+    assert house.orders(b"w1")[-1] == talk.dismissal()
     assert house.bus.counters.workers_lost == 1
     order = next(order for order in house.orders(b"w2") if len(order) > 2)
     house.say(b"w2", talk.reply(order, b"X"))
@@ -457,7 +457,7 @@ def test_the_tags_of_the_draft_can_be_set() -> None:
     house.say(b"w", [b"W9", b"\x04", *order[2:5], b"X"])
     assert house.answers(b"c") == [[b"C9", b"\x03", b"echo", b"r1", b"X"]]
     house.say(b"w", [b"W9", b"\x01", b"echo"])
-    assert house.orders(b"w") == [[b"W9", b"\x06"]]
+    assert house.orders(b"w") == [[b"MDPW02", b"\x06"]]
 
 
 def test_a_worker_of_one_dialect_is_spoken_to_in_its_own(house: Household) -> None:

@@ -58,6 +58,6 @@ def test_anything_else_is_not_implemented(house: Household, talk: Talk, service:
 @pytest.mark.conforms("MMI-4")
 def test_the_namespace_belongs_to_the_broker(house: Household, talk: Talk) -> None:
     house.say(b"w", talk.ready(b"mmi.service"))
-    assert house.orders(b"w") == [talk.farewell()]
+    assert house.orders(b"w") == [talk.dismissal()]
     assert not house.bus.workers
     assert ask(house, talk, b"mmi.service", b"mmi.service") == [b"404"]
