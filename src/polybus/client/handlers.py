@@ -70,7 +70,8 @@ def answer_frames(answer: object) -> list[Frame]:
     if type(answer) is bytes:
         return [answer]
     if answer is None:
-        return [b""]
+        # No information at all; each dialect has its own way to say so.
+        return []
     if isinstance(answer, bytes | bytearray | memoryview):
         return [bytes(answer)]
     if isinstance(answer, list | tuple) and answer and all(isinstance(frame, bytes) for frame in answer):

@@ -64,6 +64,8 @@ class WorkerUp(Struct, frozen=True):
     # Where to dial it; empty if it is connected. Then `worker` is the link to dial on and the beginning of
     # the identity: every connection gets an identity of its own.
     endpoint: str = ""
+    # It drops what it is told to stop and never speaks of it again.
+    forgets_stopped: bool = False
 
 
 class Offer(Struct, frozen=True):

@@ -13,7 +13,7 @@ from msgspec import structs
 from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.lifecycle import QUEUE, BusState
 from polybus.core.model import Client, Reason, Request, Service
-from polybus.core.replies import body_size, release_client
+from polybus.core.replies import release_client
 from polybus.core.requests import dispatch
 
 if TYPE_CHECKING:
@@ -26,19 +26,34 @@ def on_submit(bus: Bus, event: events.Submit, now: float) -> None:
     if client is None:
         client = bus.clients[event.client] = Client(event.client)
     request_id = event.request_id
-    if request_id and _seen_before(bus, client, event):
+    if request_id and (request_id in client.outstanding or request_id in client.done):
+        _seen_before(bus, client, event)
         return
-    size = body_size(event.body)
-    service, refusal = _admit(bus, client, event, size)
-    if service is None:
-        reason, detail = refusal
-        _turn_away(bus, client, event, reason, detail, now)
-        return
+    body = event.body
+    size = len(body[0]) if len(body) == 1 else sum(map(len, body))
+    service = bus.services.get(event.service)
+    limits = bus.limits
+    if (
+        service is None
+        or bus.state is not BusState.SERVING
+        or size > limits.body_bytes
+        or bus.held_bytes + size > limits.held_bytes
+        or service.queue.length >= limits.queue_length
+        or len(client.outstanding) >= limits.outstanding_per_client
+        or not service.roster.members
+    ):
+        # Most requests pass all of these; the others get a closer look.
+        service, refusal = _admit(bus, client, event, size)
+        if service is None:
+            reason, detail = refusal
+            _turn_away(bus, client, event, reason, detail, now)
+            return
     bus.sequence += 1
     token = b"%b%x" % (bus.nonce, bus.sequence)
-    ttl_s = event.ttl_s if event.ttl_s is not None else bus.limits.request_ttl_s
+    ttl_s = event.ttl_s if event.ttl_s is not None else limits.request_ttl_s
+    expires_at = now + ttl_s
     request = Request(
-        token, request_id, client, event.voice, service, event.body, size, event.options, now, now + ttl_s
+        token, request_id, client, event.voice, service, body, size, event.options, now, expires_at
     )
     client.outstanding[request_id or token] = request
     bus.requests[token] = request
@@ -46,7 +61,7 @@ def on_submit(bus: Bus, event: events.Submit, now: float) -> None:
     bus.counters.accepted += 1
     service.accepted += 1
     if ttl_s != inf:
-        bus.expiries.set(request, request.expires_at)
+        bus.expiries.set(request, expires_at)
     if event.receipt:
         bus.actions.append(Accept(event.client, event.voice, service.name, request_id))
     if bus.watched:
@@ -59,7 +74,7 @@ def on_submit(bus: Bus, event: events.Submit, now: float) -> None:
         dispatch(bus, request, worker, now)
 
 
-def _seen_before(bus: Bus, client: Client, event: events.Submit) -> bool:
+def _seen_before(bus: Bus, client: Client, event: events.Submit) -> None:
     """A request id seen before is not run again: it waits with the first, or gets its answer."""
     pending = client.outstanding.get(event.request_id)
     if pending is not None:
@@ -70,16 +85,14 @@ def _seen_before(bus: Bus, client: Client, event: events.Submit) -> bool:
             pending.options = structs.replace(pending.options, reply_requested=True)
         if event.receipt:
             bus.actions.append(Accept(client.address, event.voice, pending.service.name, event.request_id))
-        return True
-    done = client.done.get(event.request_id)
-    if done is None:
-        return False
+        return
+    done = client.done[event.request_id]
     bus.counters.duplicates += 1
     bus.counters.replayed += 1
     if event.receipt:
         bus.actions.append(Accept(client.address, event.voice, done.service, event.request_id))
     if not event.options.reply_requested:
-        return True
+        return
     if done.reason is None:
         bus.actions.append(Answer(client.address, event.voice, done.service, event.request_id, done.body))
     else:
@@ -94,7 +107,6 @@ def _seen_before(bus: Bus, client: Client, event: events.Submit) -> bool:
                 done.body,
             )
         )
-    return True
 
 
 def _admit(

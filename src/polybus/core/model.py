@@ -148,15 +148,19 @@ class Worker(Struct, eq=False):
     spoken_at: float
     free: int = 0
     offers: dict[Service, int] = field(default_factory=dict)
-    inflight: OrderedDict[bytes, Request] = field(default_factory=OrderedDict)
+    inflight: dict[bytes, Request] = field(default_factory=dict)
     state: WorkerState = WorkerState.SERVING
     done: int = 0
     missed: int = 0
     slot: int = 0
+    # How many of its services have other workers too: with none there is nothing to choose.
+    contested: int = 0
     # A scheduler is watched like a worker and offers nothing.
     is_scheduler: bool = False
     # Where we dialled it; empty if it came to us.
     endpoint: str = ""
+    # What it is told to stop it drops without an answer, so the slot is free at once.
+    forgets_stopped: bool = False
 
 
 class Service(Struct, eq=False):
@@ -272,12 +276,13 @@ class Roster:
             self._tiers = {w: self._tiers.get(w, {}) for w in sorted({*self._tiers, weight}, reverse=True)}
         if len(self.members) == 1:
             self._sole = worker
-        elif self._sole is not None:
-            self._sole = None
-            for member in self.members:
-                self.refile(member)
-        else:
-            self.refile(worker)
+            return
+        worker.contested += 1
+        if self._sole is not None:
+            self._sole.contested += 1
+            first, self._sole = self._sole, None
+            self.refile(first)
+        self.refile(worker)
 
     def discard(self, worker: Worker) -> None:
         if worker not in self.members:
@@ -286,9 +291,13 @@ class Roster:
         weight = self.members.pop(worker)
         if weight not in self.members.values():
             del self._tiers[weight]
-        self._sole = None
+        if self._sole is worker:
+            self._sole = None
+            return
+        worker.contested -= 1
         if len(self.members) == 1:
             (self._sole,) = self.members
+            self._sole.contested -= 1
             self._unfile(self._sole)
 
     def best(self) -> Worker | None:

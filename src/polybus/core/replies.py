@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from polybus.core.model import Body, Client, Finished
+from polybus.core.model import Client, Finished
 
 if TYPE_CHECKING:
     from polybus.core.bus import Bus
@@ -18,7 +18,8 @@ KEPT_OVERHEAD_BYTES: Final = 400
 
 
 def keep(bus: Bus, client: Client, request_id: bytes, finished: Finished, now: float) -> None:
-    size = body_size(finished.body) + KEPT_OVERHEAD_BYTES
+    body = finished.body
+    size = (len(body[0]) if len(body) == 1 else sum(map(len, body))) + KEPT_OVERHEAD_BYTES
     client.done[request_id] = finished
     bus.replies.append((now, client, request_id, size))
     bus.replies_bytes += size
@@ -43,7 +44,3 @@ def forget_old(bus: Bus, now: float) -> None:
     """Let go of answers that are too old to be asked for again."""
     while bus.replies and bus.replies[0][0] < now - bus.limits.replies_age_s:
         _drop_oldest_reply(bus)
-
-
-def body_size(body: Body) -> int:
-    return len(body[0]) if len(body) == 1 else sum(map(len, body))

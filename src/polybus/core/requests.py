@@ -45,8 +45,8 @@ def dispatch(bus: Bus, request: Request, worker: Worker, now: float) -> None:
     worker.inflight[request.token] = request
     worker.free -= 1
     worker.spoken_at = now
-    for service in worker.offers:
-        service.roster.refile(worker)
+    if worker.contested:
+        refile(worker)
     bus.counters.dispatched += 1
     bus.actions.append(Deliver(worker, request))
     if bus.watched:
@@ -144,10 +144,14 @@ def on_part(bus: Bus, event: events.Part, now: float) -> None:
 
 
 def on_result(bus: Bus, event: events.Result, now: float) -> None:
-    worker, request = _held(bus, event.worker, event.token, now)
+    worker = bus.workers.get(event.worker)
+    request = worker.inflight.get(event.token) if worker is not None else None
     if worker is None or request is None:
-        _late(bus, event.worker, event.token, now)
-        return
+        worker, request = _held(bus, event.worker, event.token, now)
+        if worker is None or request is None:
+            _late(bus, event.worker, event.token, now)
+            return
+    worker.seen_at = now
     del worker.inflight[request.token]
     worker.done += 1
     if request.state in TERMINAL:
@@ -156,7 +160,12 @@ def on_result(bus: Bus, event: events.Result, now: float) -> None:
         bus.counters.replied += 1
         request.service.answered += 1
         _end(bus, request, ANSWER, None, "", event.body, now)
-    _slot_back(bus, worker, now)
+    if not worker.grants_slots:
+        worker.free += 1
+    if worker.contested:
+        refile(worker)
+    if request.service.queue.length or len(worker.offers) > 1:
+        feed(bus, worker, now)
 
 
 def on_failure(bus: Bus, event: events.Failure, now: float) -> None:
@@ -282,13 +291,14 @@ def _end(
     request.state = move[request.state]
     client = request.client
     service = request.service.name
+    request_id = request.request_id
     bus.expiries.clear(request)
     bus.held_bytes -= request.size
-    del client.outstanding[request.request_id or request.token]
+    del client.outstanding[request_id or request.token]
     del bus.requests[request.token]
     if request.options.reply_requested:
         if reason is None:
-            bus.actions.append(Answer(client.address, request.voice, service, request.request_id, body))
+            bus.actions.append(Answer(client.address, request.voice, service, request_id, body))
         else:
             bus.actions.append(
                 Refuse(client.address, request.voice, service, request.request_id, reason, detail, body)
@@ -296,8 +306,8 @@ def _end(
     if bus.watched:
         what = request.state.name.lower()
         bus.observe_request(what, request, now, reason=str(reason or ""), detail=detail, body=body)
-    if request.request_id:
-        replies.keep(bus, client, request.request_id, Finished(service, body, reason, detail), now)
+    if request_id:
+        replies.keep(bus, client, request_id, Finished(service, body, reason, detail), now)
     else:
         replies.release_client(bus, client)
     if bus.state is BusState.DRAINING and not bus.requests:

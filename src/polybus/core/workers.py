@@ -55,6 +55,7 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
         now,
         offers=offers,
         endpoint=event.endpoint,
+        forgets_stopped=event.forgets_stopped,
     )
     worker.free = 0 if event.grants_slots else event.credit
     bus.workers[address] = worker

@@ -14,6 +14,7 @@ A dialect gives the readers; which messages they return decides what happens (`h
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from polybus.core import events
@@ -42,7 +43,7 @@ class WorkerVoice(Voice):
         return [action.peer[1], *self._disconnect]
 
 
-class Majordomo:
+class Majordomo(ABC):
     """A dialect of the family. `tags` is what it adds to the table of a Majordomo socket."""
 
     def __init__(
@@ -61,11 +62,11 @@ class Majordomo:
             worker_tag: (self.hear_worker, self.rebuke_worker),
         }
 
-    def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def hear_client(self, link: int, frames: Message, at: int, now: float) -> None: ...
 
-    def hear_worker(self, link: int, frames: Message, at: int, now: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def hear_worker(self, link: int, frames: Message, at: int, now: float) -> None: ...
 
     def rebuke_worker(
         self, link: int, frames: Message, at: int, error: RemoteProtocolError, now: float
@@ -78,11 +79,14 @@ class Majordomo:
     def _submit(
         self, client: Address, voice: Voice, request_id: bytes, service: bytes, body: Body, now: float
     ) -> None:
-        bus = self._bus
         if service.startswith(mmi.PREFIX):
-            bus.actions.append(Answer(client, voice, service, request_id, mmi.answer(bus, service, body)))
+            self._manage(client, voice, request_id, service, body)
         else:
-            bus.handle(events.Submit(client, voice, request_id, service, body), now)
+            self._bus.handle(events.Submit(client, voice, request_id, service, body), now)
+
+    def _manage(self, client: Address, voice: Voice, request_id: bytes, service: bytes, body: Body) -> None:
+        answer = mmi.answer(self._bus, service, body)
+        self._bus.actions.append(Answer(client, voice, service, request_id, answer))
 
     def _final(self, worker: Address, token: bytes, body: Body, now: float) -> None:
         error = read_error(body)

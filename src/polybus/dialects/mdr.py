@@ -9,8 +9,8 @@ from __future__ import annotations
 from polybus.core import events
 from polybus.core.actions import Answer, Beat, Refuse, Stream
 from polybus.core.bus import Bus
-from polybus.core.model import Heartbeat, Request, Worker
-from polybus.dialects import majordomo
+from polybus.core.model import Address, Heartbeat, Request, Worker
+from polybus.dialects import majordomo, mmi
 from polybus.dialects.crossing import error_body
 from polybus.dialects.port import Message, Voice, by_framing
 from polybus.wire import mdr as wire
@@ -40,7 +40,7 @@ class WorkerVoice(majordomo.WorkerVoice):
     dialect = "mdr"
 
     def __init__(self, lead: Message, tag: bytes) -> None:
-        super().__init__(lead, wire.write_pong(tag), wire.write_disconnect(tag))
+        super().__init__(lead, wire.write_pong(tag), wire.write_disconnect())
         self._tag = tag
 
     def deliver(self, worker: Worker, request: Request) -> Message:
@@ -71,16 +71,22 @@ class Mdr(majordomo.Majordomo):
 
     def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
         request = wire.read_from_client(frames, at)
-        client = (link, bytes(frames[0]))
-        self._submit(client, self._client_voices[at], request.request_id, request.service, request.body, now)
+        service = request.service
+        client: Address = (link, frames[0])  # type: ignore[assignment]
+        if service.startswith(mmi.PREFIX):
+            self._manage(client, self._client_voices[at], request.request_id, service, request.body)
+        else:
+            event = events.Submit(client, self._client_voices[at], request.request_id, service, request.body)
+            self._bus.handle(event, now)
 
     def hear_worker(self, link: int, frames: Message, at: int, now: float) -> None:
         message = wire.read_from_worker(frames, at)
         bus = self._bus
-        worker = (link, bytes(frames[0]))
+        worker: Address = (link, frames[0])  # type: ignore[assignment]
+        if type(message) is wire.WorkerFinal:
+            self._final(worker, message.address, message.body, now)
+            return
         match message:
-            case wire.WorkerFinal(token, _, body):
-                self._final(worker, token, body, now)
             case wire.WorkerPartial(token, _, body):
                 bus.handle(events.Part(worker, token, body), now)
             case wire.Ping():

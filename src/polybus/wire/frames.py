@@ -11,6 +11,7 @@ A decoder either returns a message or raises `RemoteProtocolError`.  Nothing els
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Protocol, TypeVar
 
 from polybus.errors import LocalProtocolError, RemoteProtocolError
@@ -46,8 +47,7 @@ def refuse(reason: str, text: str) -> RemoteProtocolError:
 def read_name(frame: Frame, what: str) -> bytes:
     """A service, topic or queue name: 1 to 255 bytes of printable UTF-8 text."""
     if type(frame) is bytes and 0 < len(frame) <= MAX_NAME_BYTES:
-        # ASCII without control characters is by far the most common: one C call decides it.
-        if frame.isalnum() or _is_printable(frame):
+        if is_name(frame):
             return frame
         raise refuse("bad_name", f"{what} is not printable text: {frame[:40]!r}")
     raise refuse("bad_name", f"{what} is {len(frame)} bytes; allowed are 1 to {MAX_NAME_BYTES}")
@@ -106,8 +106,10 @@ def check_id(value: bytes, what: str = "request id") -> bytes:
         raise LocalProtocolError(str(error)) from None
 
 
-def _is_printable(frame: bytes) -> bool:
+@lru_cache(maxsize=4096)
+def is_name(frame: bytes) -> bool:
+    """Whether it is printable UTF-8 text of a name's length. The same few names come again and again."""
     try:
-        return frame.decode("utf-8").isprintable()
+        return 0 < len(frame) <= MAX_NAME_BYTES and frame.decode("utf-8").isprintable()
     except UnicodeDecodeError:
         return False

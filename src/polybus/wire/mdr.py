@@ -19,10 +19,14 @@ from msgspec import Struct
 from polybus.errors import LocalProtocolError
 from polybus.wire.frames import (
     EMPTY,
+    MAX_BODY_FRAMES,
+    MAX_ID_BYTES,
+    MAX_NAME_BYTES,
     Frame,
     Frames,
     check_id,
     check_name,
+    is_name,
     read_body,
     read_command,
     read_id,
@@ -32,8 +36,9 @@ from polybus.wire.frames import (
 
 CLIENT_TAG: Final = b"MDRC01"
 WORKER_TAG: Final = b"MDRW01"
-# The draft shows DISCONNECT with the header of MDP/0.2: both are taken.
-DISCONNECT_TAGS: Final = frozenset({WORKER_TAG, b"MDPW02"})
+# The draft shows DISCONNECT with the header of MDP/0.2: so we send it, and take either.
+DRAFT_DISCONNECT_TAG: Final = b"MDPW02"
+DISCONNECT_TAGS: Final = frozenset({WORKER_TAG, DRAFT_DISCONNECT_TAG})
 
 # A worker that asks for more than this at once is refused: its credit bounds what one crash repeats.
 MAX_CREDIT: Final = 1_000_000
@@ -215,10 +220,33 @@ ORDER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], Command]]] = {
 
 
 def read_from_client(frames: Frames, at: int = 0) -> ClientMessage:
+    # Every request passes here: a good one is read without a further call, a bad one the long way,
+    # which says what is wrong with it.
+    if 4 < len(frames) - at < MAX_BODY_FRAMES:
+        command, service, request_id = frames[at + 1], frames[at + 2], frames[at + 3]
+        if (
+            type(command) is type(service) is type(request_id) is bytes
+            and command == b"\x01"
+            and len(service) <= MAX_NAME_BYTES
+            and is_name(service)
+            and 0 < len(request_id) <= MAX_ID_BYTES
+        ):
+            return Request(service, request_id, frames[at + 4 :])  # type: ignore[arg-type]
     return read_command(CLIENT_COMMANDS, frames, at)
 
 
 def read_from_worker(frames: Frames, at: int = 0) -> WorkerMessage:
+    # The same for every answer.
+    if 5 < len(frames) - at < MAX_BODY_FRAMES:
+        command, address, request_id = frames[at + 1], frames[at + 2], frames[at + 4]
+        if (
+            type(command) is type(address) is type(request_id) is bytes
+            and command == b"\x04"
+            and not len(frames[at + 3])
+            and 0 < len(address) <= MAX_ID_BYTES
+            and 0 < len(request_id) <= MAX_ID_BYTES
+        ):
+            return WorkerFinal(address, request_id, frames[at + 5 :])  # type: ignore[arg-type]
     return read_command(WORKER_COMMANDS, frames, at)
 
 
@@ -287,21 +315,24 @@ def write_partial(
 
 
 def write_final(service: bytes, request_id: bytes, body: list[Frame], tag: bytes = CLIENT_TAG) -> list[Frame]:
-    return [tag, b"\x03", service, request_id, *_some(body)]
+    return [tag, b"\x03", service, request_id, *(body or _ONE_EMPTY)]
 
 
 def write_order(address: bytes, request_id: bytes, body: list[Frame], tag: bytes = WORKER_TAG) -> list[Frame]:
-    return [tag, b"\x02", address, EMPTY, request_id, *_some(body)]
+    return [tag, b"\x02", address, EMPTY, request_id, *(body or _ONE_EMPTY)]
 
 
 def write_pong(tag: bytes = WORKER_TAG) -> list[Frame]:
     return [tag, b"PONG"]
 
 
-def write_disconnect(tag: bytes = WORKER_TAG) -> list[Frame]:
+def write_disconnect(tag: bytes = DRAFT_DISCONNECT_TAG) -> list[Frame]:
     return [tag, b"\x06"]
 
 
+# Every command with a body has at least one body frame, be it empty.
+_ONE_EMPTY: Final[list[Frame]] = [EMPTY]
+
+
 def _some(body: list[Frame]) -> list[Frame]:
-    # Every command with a body has at least one body frame, be it empty.
-    return body or [EMPTY]
+    return body or _ONE_EMPTY

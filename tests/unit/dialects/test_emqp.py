@@ -114,8 +114,18 @@ def test_a_job_without_a_result_is_answered_with_true() -> None:
     inform(ex)
     ask(ex)
     (order,) = orders(ex)
-    say(ex, WORKERS, b"w", b"REPLY", b"r-1", b"", order[3])
+    # A worker of a dialect whose answers may have no body frame at all.
+    ex.handle(events.Result((WORKERS, b"w"), order[3], []))
     assert answers(ex)[1:] == [[b"REPLY", b"true", b"job-1"]]
+
+
+def test_an_empty_result_is_a_result() -> None:
+    ex = broker()
+    inform(ex)
+    ask(ex)
+    (order,) = orders(ex)
+    say(ex, WORKERS, b"w", b"REPLY", b"r-1", b"", order[3])
+    assert answers(ex)[1:] == [[b"REPLY", b"", b"job-1"]]
 
 
 def test_the_documents_reply_is_for_the_oldest_job() -> None:

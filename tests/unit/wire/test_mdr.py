@@ -90,7 +90,7 @@ def test_disconnect() -> None:
         assert mdr.read_from_worker([tag, b"\x06"]) == mdr.Disconnect()
         assert mdr.read_as_worker([tag, b"\x06"]) == mdr.Disconnect()
     assert b"MDPW02" in mdr.DISCONNECT_TAGS
-    assert mdr.write_disconnect() == [W, b"\x06"]
+    assert mdr.write_disconnect() == [b"MDPW02", b"\x06"]
     assert mdr.write_from_worker(mdr.Disconnect()) == [W, b"\x06"]
 
 

@@ -190,7 +190,8 @@ class EmqpWorker(WorkerSession):
     def reply(self, token: Token, body: list[Frame]) -> list[Message]:
         if token not in self._held:
             return []
-        frames = self._write(wire.Reply(self._id(), body, token))
+        # A job without a result is answered with a true value (EMQP-28).
+        frames = self._write(wire.Reply(self._id(), body or [b"true"], token))
         self._held.discard(token)
         self._spoke = True
         return [frames] if self._leaving else [frames, self._write(wire.Ready(self._id()))]
