@@ -57,7 +57,8 @@ class Outbox:
 
     def settle(self, now: float) -> None:
         """Carry out all actions, and those that follow from refusals, until none is left."""
-        while self._bus.actions:
+        # What was put here directly (answers of the admin socket) goes out even if nothing else happened.
+        while self._bus.actions or self._messages:
             self._add(self._bus.take(), now)
             if self._messages:
                 self._send(now)
