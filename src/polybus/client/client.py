@@ -107,10 +107,14 @@ class Client(BaseClient):
         timeout_s: float | None = None,
         *,
         options: Options | None = None,
+        wants_reply: bool = True,
     ) -> Pending:
-        """Ask a service and go on; the `Pending` gets the answer. Waits only if the window is full."""
+        """Ask a service and go on; the `Pending` gets the answer. Waits only if the window is full.
+
+        Without `wants_reply` an eMQP request is done with its receipt: the broker has it.
+        """
         self._make_room(timeout_s)
-        ticket = self._submit(service, body, timeout_s, options)
+        ticket = self._submit(service, body, timeout_s, options, wants_reply)
         self._flush()
         return Pending(self, ticket)
 

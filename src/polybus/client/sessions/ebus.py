@@ -4,6 +4,10 @@ Both roles: PING after 500 ms without a word from the broker, a HEARTBEAT for ev
 after five silent intervals or a DISCONNECT.  A client that waits for nothing has nothing to lose and does
 not ping.
 
+A client puts an empty frame first, a worker does not: public brokers insist on both.  A worker always names
+its credit, by which our broker knows that it wants to hear the service; public brokers do not look at it and
+send REQ without one.  `SERVICES` and `WORKERS` are asked of the broker itself, in words of their own.
+
 A worker may ask for services itself, on the same socket (EBUS-26): `ask` makes the request, what comes of
 it is in `answers`.
 """
@@ -31,7 +35,7 @@ from polybus.client.sessions.port import (
     WorkerSession,
 )
 from polybus.wire import ebus as wire
-from polybus.wire.frames import Frame, refuse
+from polybus.wire.frames import EMPTY, Frame, refuse
 
 BEAT_S: Final = 0.5
 LIVENESS: Final = 5
@@ -56,36 +60,48 @@ class Silence:
 
     def is_due(self, now: float) -> bool:
         """Is it time to ask (again)?"""
-        if now - self.since < BEAT_S:
+        if now < self.since + BEAT_S:
             return False
         self.since = now
         self._asked += 1
         return True
 
     def is_final(self, now: float) -> bool:
-        return self._asked >= LIVENESS - 1 and now - self.since >= BEAT_S
+        return self._asked >= LIVENESS - 1 and now >= self.since + BEAT_S
+
+
+# What the broker answers itself.
+_QUERIES: Final[dict[bytes, type[wire.ServicesQuery] | type[wire.WorkersQuery]]] = {
+    b"SERVICES": wire.ServicesQuery,
+    b"WORKERS": wire.WorkersQuery,
+}
 
 
 class Asking:
-    """The requests of one peer that are not answered yet."""
+    """The requests of one peer that are not answered yet; `lead` goes before each."""
 
-    def __init__(self) -> None:
+    def __init__(self, lead: Message) -> None:
         self.open: dict[bytes, tuple[bytes, Message]] = {}
+        self._lead = lead
+
+    def say(self, message: wire.ClientMessage) -> Message:
+        return [*self._lead, *wire.write_from_client(message)]
 
     def request(self, request_id: bytes, service: bytes, body: list[Frame], ttl_s: float | None) -> Message:
         ttl_ms = None if ttl_s is None else max(0, min(int(ttl_s * 1000), wire.MAX_TTL_MS))
-        frames = wire.write_from_client(wire.Request(service, request_id, body, ttl_ms))
+        query = _QUERIES.get(service)
+        frames = self.say(query(request_id) if query else wire.Request(service, request_id, body, ttl_ms))
         self.open[request_id] = (service, frames)
         return frames
 
-    def hear(self, message: wire.Reply | wire.Reject) -> list[ClientEvent]:
+    def hear(self, message: wire.Reply | wire.Reject | wire.Listing) -> list[ClientEvent]:
         request_id = message.request_id
         if self.open.pop(request_id, None) is None:
             # Somebody else's (EBUS-16), or answered already.
             raise refuse("unknown_request", "an answer to nothing that was asked")
-        if type(message) is wire.Reply:
-            return [Done(request_id, message.body)]
-        return [Failed(request_id, *read_reject(message.body), message.body)]
+        if type(message) is wire.Reject:
+            return [Failed(request_id, *read_reject(message.body), message.body)]
+        return [Done(request_id, message.body)]
 
 
 def read_reject(body: list[Frame]) -> tuple[str, str]:
@@ -102,7 +118,7 @@ class EbusClient(ClientSession):
 
     def __init__(self) -> None:
         super().__init__()
-        self._asking = Asking()
+        self._asking = Asking([EMPTY])
         self._silence = Silence()
         self._fresh = True
         self._pending: list[Message] = []
@@ -123,7 +139,7 @@ class EbusClient(ClientSession):
 
     def cancel(self, request_id: bytes) -> list[Message]:
         asked = self._asking.open.pop(request_id, None)
-        return [] if asked is None else [wire.write_from_client(wire.Cancel(asked[0], request_id))]
+        return [] if asked is None else [self._asking.say(wire.Cancel(asked[0], request_id))]
 
     def resend(self) -> list[Message]:
         return [frames for _, frames in self._asking.open.values()]
@@ -135,10 +151,10 @@ class EbusClient(ClientSession):
     def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[ClientEvent]:
         message = wire.read_as_client(frames, at)
         self._silence.broken(now)
-        if isinstance(message, wire.Reply | wire.Reject):
+        if isinstance(message, wire.Reply | wire.Reject | wire.Listing):
             return self._asking.hear(message)
         if type(message) is wire.Ping:
-            self._pending.append(wire.write_from_client(wire.Heartbeat()))
+            self._pending.append(self._asking.say(wire.Heartbeat()))
         elif type(message) is wire.Disconnect:
             return [Restart("the broker ended the conversation")]
         return []
@@ -154,7 +170,7 @@ class EbusClient(ClientSession):
             self._fresh = False
             self._silence.broken(now)
         if self._asking.open and self._silence.is_due(now):
-            return [wire.write_from_client(wire.Ping())]
+            return [self._asking.say(wire.Ping())]
         return []
 
     def is_lost(self, now: float) -> bool:
@@ -178,7 +194,7 @@ class EbusWorker(WorkerSession):
         self._service = service
         self._credit = credit
         self._held: set[bytes] = set()
-        self._asking = Asking()
+        self._asking = Asking([])
         self._silence = Silence()
         self._pending: list[Message] = []
         self._answers: list[ClientEvent] = []
@@ -209,7 +225,8 @@ class EbusWorker(WorkerSession):
         message = wire.read_as_worker(frames, at)
         self._silence.broken(now)
         match message:
-            case wire.Request(_, request_id, body, ttl_ms):
+            # A worker serves one service, so it does not matter that REQ does not name it.
+            case wire.Request(_, request_id, body, ttl_ms) | wire.Order(request_id, body, ttl_ms):
                 self._held.add(request_id)
                 ttl_s = None if ttl_ms is None else ttl_ms / 1000
                 return [Work(request_id, self._service, request_id, body, ttl_s)]
@@ -219,7 +236,7 @@ class EbusWorker(WorkerSession):
                 self._pending.append(wire.write_from_worker(wire.Heartbeat()))
             case wire.Disconnect():
                 return [Restart("the broker ended the conversation")]
-            case wire.Reply() | wire.Reject():
+            case wire.Reply() | wire.Reject() | wire.Listing():
                 self._answers += self._asking.hear(message)
         return []
 

@@ -41,30 +41,33 @@ class Options(Struct, frozen=True):
     time_limit_s: int = 0
 
 
+# Events are made by the ten thousand and never refer to each other, so the garbage collector need not look at
+# them (`gc=False`).
+
 # -- what a client learns ---------------------------------------------------------------------
 
 
-class Accepted(Struct, frozen=True):
+class Accepted(Struct, frozen=True, gc=False):
     """The broker has the request."""
 
     request_id: bytes
 
 
-class Part(Struct, frozen=True):
+class Part(Struct, frozen=True, gc=False):
     """A piece of the answer; more follows."""
 
     request_id: bytes
     body: list[Frame]
 
 
-class Done(Struct, frozen=True):
+class Done(Struct, frozen=True, gc=False):
     """The answer, or its last piece."""
 
     request_id: bytes
     body: list[Frame]
 
 
-class Failed(Struct, frozen=True):
+class Failed(Struct, frozen=True, gc=False):
     """There will be no answer; `code` is the short word, `detail` the sentence."""
 
     request_id: bytes
@@ -73,7 +76,7 @@ class Failed(Struct, frozen=True):
     body: list[Frame] = []
 
 
-class Restart(Struct, frozen=True):
+class Restart(Struct, frozen=True, gc=False):
     """This conversation is over: close the socket, open a new one, begin again."""
 
     reason: str
@@ -85,7 +88,7 @@ ClientEvent = Accepted | Part | Done | Failed | Restart
 # -- what a worker learns ---------------------------------------------------------------------
 
 
-class Work(Struct, frozen=True):
+class Work(Struct, frozen=True, gc=False):
     """Run this and answer with `token`."""
 
     token: Token
@@ -95,17 +98,17 @@ class Work(Struct, frozen=True):
     ttl_s: float | None = None
 
 
-class Cancelled(Struct, frozen=True):
+class Cancelled(Struct, frozen=True, gc=False):
     """Nobody wants this answer any more. It is answered all the same: that frees the slot."""
 
     token: Token
 
 
-class Leave(Struct, frozen=True):
+class Leave(Struct, frozen=True, gc=False):
     """The broker asks this worker to finish what it has and go."""
 
 
-class Denied(Struct, frozen=True):
+class Denied(Struct, frozen=True, gc=False):
     """The broker does not take this worker; trying again would change nothing."""
 
     reasons: tuple[str, ...]
