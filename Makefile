@@ -58,6 +58,7 @@ idle-workers: $(STAMP) ## measure what thousands of idle workers cost
 
 docs-check: $(STAMP) ## check links and make targets named in the documents
 	$(BIN)/python scripts/docs_check.py
+	$(BIN)/python scripts/diagrams.py --check
 
 diagrams: $(STAMP) ## draw the state diagrams from the tables
 	$(BIN)/python scripts/diagrams.py $(ARGS)
