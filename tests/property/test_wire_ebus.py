@@ -22,6 +22,7 @@ requests = st.builds(ebus.Request, names, ids, bodies) | st.builds(
 from_clients = st.one_of(
     requests,
     st.builds(ebus.Cancel, names, ids),
+    st.builds(ebus.Reject, ids, bodies),
     st.builds(ebus.ServicesQuery, st.just(b"") | ids),
     st.builds(ebus.WorkersQuery, st.just(b"") | ids),
     beats,
@@ -32,10 +33,11 @@ replies = st.one_of(
     st.just(ebus.Reject(b"", [])),
     beats,
 )
+listings = st.builds(ebus.Listing, st.sampled_from([b"SERVICES", b"WORKERS"]), st.just(b"") | ids, bodies)
 from_workers = st.one_of(
     replies,
     st.builds(ebus.Ready, names, st.integers(1, ebus.MAX_CREDIT)),
-    st.builds(ebus.Ready, names, st.just(1), st.booleans()),
+    st.builds(ebus.Ready, names, st.none(), st.booleans()),
 )
 envelopes = st.sampled_from([[], [b""], [b"peer"], [b"peer", b""]])
 
@@ -54,13 +56,15 @@ def test_worker_to_broker(
     assert ebus.read_from_worker(frames, len(envelope)) == message
 
 
-@given(replies)
+@given(replies | listings)
 def test_broker_to_client(message: ebus.ReplyMessage) -> None:
     match message:
         case ebus.Reply(request_id, body):
             frames = ebus.write_reply(request_id, body)
         case ebus.Reject(request_id, body):
             frames = ebus.write_reject(request_id, body)
+        case ebus.Listing(query, request_id, body):
+            frames = ebus.write_listing(query, request_id, body)
         case ebus.Heartbeat():
             frames = ebus.write_heartbeat(ebus.WORKER_TAG)
         case ebus.Ping():
@@ -70,12 +74,21 @@ def test_broker_to_client(message: ebus.ReplyMessage) -> None:
     assert ebus.read_as_client(frames) == ebus.read_as_worker(frames) == message
 
 
-@given(names, ids, bodies, ttls, words)
-def test_request_to_worker(
-    service: bytes, request_id: bytes, body: list[Any], ttl_ms: int | None, word: bytes
-) -> None:
-    frames = ebus.write_order(service, request_id, body, ttl_ms, word)
+@given(names, ids, bodies, ttls)
+def test_request_to_worker(service: bytes, request_id: bytes, body: list[Any], ttl_ms: int | None) -> None:
+    frames = ebus.write_request(service, request_id, body, ttl_ms)
     assert ebus.read_as_worker(frames) == ebus.Request(service, request_id, body or [b""], ttl_ms)
+
+
+@given(ids, bodies, st.integers(0, ebus.MAX_TTL_MS))
+def test_order_to_public_worker(request_id: bytes, body: list[Any], ttl_ms: int) -> None:
+    frames = ebus.write_order(request_id, body, ttl_ms)
+    assert ebus.read_as_worker(frames) == ebus.Order(request_id, body or [b""], ttl_ms)
+
+
+@given(st.floats(0, ebus.MAX_TTL_MS))
+def test_a_stale_time_with_a_fraction(ttl_ms: float) -> None:
+    assert ebus.read_ttl(f"{ttl_ms:.9f}".encode()) == int(f"{ttl_ms:.9f}".partition(".")[0])
 
 
 @given(ids)
@@ -98,6 +111,8 @@ PIECES = [
         b"1",
         b"2147483649",
         b"-1",
+        b"1.5",
+        b"null",
         b"\xff",
         b"x" * 256,
     ),

@@ -248,8 +248,10 @@ def on_cancel_token(bus: Bus, event: events.CancelToken, now: float) -> None:
 
 def _withdraw(bus: Bus, request: Request, detail: str, now: float) -> None:
     bus.counters.cancelled += 1
-    _abandon(bus, request, now)
+    freed = _abandon(bus, request, now)
     _end(bus, request, CANCEL, Reason.CANCELLED, detail, [], now)
+    if freed is not None:
+        _slot_back(bus, freed, now)
 
 
 def expire_due(bus: Bus, now: float) -> None:
@@ -260,19 +262,26 @@ def expire_due(bus: Bus, now: float) -> None:
         waited = f"no answer within {request.expires_at - request.accepted_at:g} s"
         detail = f"{waited}, no worker was free" if request.worker is None else f"{waited}, a worker has it"
         bus.counters.expired += 1
-        _abandon(bus, request, now)
+        freed = _abandon(bus, request, now)
         _end(bus, request, EXPIRE, Reason.EXPIRED, detail, [], now)
+        if freed is not None:
+            _slot_back(bus, freed, now)
 
 
-def _abandon(bus: Bus, request: Request, now: float) -> None:
+def _abandon(bus: Bus, request: Request, now: float) -> Worker | None:
     """Take a request out of its queue, or tell its worker. The worker's slot stays taken until it answers;
-    one that we dialled need not even do that, so it is looked after soon."""
+    one that we dialled need not even do that, so it is looked after soon.  Returns the worker if it will
+    certainly not answer: its slot is free."""
     if request.state is RequestState.QUEUED:
         request.service.queue.forget_one()
     elif request.worker is not None:
         bus.actions.append(Stop(request.worker, request.token))
+        if request.worker.forgets_stopped:
+            del request.worker.inflight[request.token]
+            return request.worker
         if request.worker.endpoint and not request.worker.slot:
             bus.watches.set(request.worker, now)
+    return None
 
 
 # -- ended ------------------------------------------------------------------------------------

@@ -2,14 +2,19 @@
 
 A tag says on whose side a message was made: the broker passes on to workers what clients say (`EBC01`) and
 to clients what workers say (`EBW01`), and public peers drop anything else.  So everything to a worker goes
-out as `EBC01`, everything to a client as `EBW01`.  The document shows `EBW01` on the beats of a worker as
-well, and the word REQUEST for REQ; `strict` sends that.
+out as `EBC01`, everything to a client as `EBW01`.
+
+Workers are of two kinds, told apart by their READY.  A **public** one says [READY, <anything>, service]: it
+gets REQ without the service, takes whatever comes (so it has `worker_credit`), and drops what is cancelled
+or stale without a word, so its slot is free at once.  One that names its credit, uses the short form or
+offers a second service gets the document's REQUEST with the service.  `strict` takes all for the latter and
+puts `EBW01` on their beats, as the document shows it.
 
 There is one id field, so a worker gets the bus's own token as request id: two clients may use the same one.
 A peer may be worker and client on one socket (EBUS-26).  The tag of what it sends tells in which role it
 speaks, and whatever it sends shows that the worker is there (EBUS-5).
 
-Public workers take whatever comes, so one that does not name its credit gets `worker_credit`.
+Public peers listen to the channels that begin with `ebus`; `FAREWELL` is what tells them that a broker goes.
 """
 
 from __future__ import annotations
@@ -31,6 +36,10 @@ from polybus.errors import RemoteProtocolError
 from polybus.wire import ebus as wire
 from polybus.wire.frames import read_command, read_id
 
+# Public peers are offline from the moment they read this.  The channel says it all; of data they can read
+# compressed BSON and this word.
+FAREWELL: Final = (b"ebus/shutdown", [b"null"])
+
 
 class ClientVoice(Voice):
     dialect = "ebus"
@@ -46,6 +55,9 @@ class ClientVoice(Voice):
         body: Message = [] if action.reason is Reason.EXPIRED else [error_text(action)]
         return [action.client[1], *self._lead, *wire.write_reject(action.request_id, body)]
 
+    def listing(self, client: Address, query: bytes, request_id: bytes, body: Message) -> Message:
+        return [client[1], *self._lead, *wire.write_listing(query, request_id, body)]
+
     def heartbeat(self, client: Address) -> Message:
         return [client[1], *self._lead, *wire.write_heartbeat(wire.WORKER_TAG)]
 
@@ -53,9 +65,8 @@ class ClientVoice(Voice):
 class WorkerVoice(Voice):
     dialect = "ebus"
 
-    def __init__(self, lead: Message, word: bytes, beat_tag: bytes) -> None:
+    def __init__(self, lead: Message, beat_tag: bytes) -> None:
         self._lead = lead
-        self._word = word
         self._beat_tag = beat_tag
 
     def deliver(self, worker: Worker, request: Request) -> Message:
@@ -63,9 +74,8 @@ class WorkerVoice(Voice):
         timeout_s = request.options.timeout_s
         if timeout_s and timeout_s < left_s:
             left_s = timeout_s
-        # Public workers take a zero for "no limit given".
-        left_ms = None if left_s == inf else min(max(int(left_s * 1000), 1), wire.MAX_TTL_MS)
-        tail = wire.write_order(request.service.name, request.token, request.body, left_ms, self._word)
+        left_ms = None if left_s == inf else _left_ms(left_s)
+        tail = wire.write_request(request.service.name, request.token, request.body, left_ms)
         return [worker.address[1], *self._lead, *tail]
 
     def stop(self, action: Stop) -> Message:
@@ -79,6 +89,23 @@ class WorkerVoice(Voice):
 
     def heartbeat(self, worker: Address) -> Message:
         return [worker[1], *self._lead, *wire.write_heartbeat(self._beat_tag)]
+
+
+class PublicWorkerVoice(WorkerVoice):
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        # A public worker cannot end a run; it only refuses to answer what is stale.  So it is told when
+        # nobody waits any more, and no sooner: a time limit would cost the answer and stop nothing.
+        left_ms = _left_ms(request.expires_at - request.dispatched_at)
+        return [
+            worker.address[1],
+            *self._lead,
+            *wire.write_order(request.token, request.body, left_ms),
+        ]
+
+
+def _left_ms(left_s: float) -> int:
+    # Public workers take a zero for "no limit given".
+    return wire.MAX_TTL_MS if left_s == inf else min(max(int(left_s * 1000), 1), wire.MAX_TTL_MS)
 
 
 class Ebus:
@@ -100,10 +127,10 @@ class Ebus:
         self._worker_credit = worker_credit
         self._heartbeat = Heartbeat(heartbeat_s * liveness, heartbeat_s, when_silent=True)
         beat_tag = wire.WORKER_TAG if strict else wire.CLIENT_TAG
-        public_word = wire.REQUEST if strict else wire.REQ
+        public = WorkerVoice if strict else PublicWorkerVoice
         self._client_voices = by_framing(ClientVoice)
-        self._public_workers = by_framing(lambda lead: WorkerVoice(lead, public_word, beat_tag))
-        self._document_workers = by_framing(lambda lead: WorkerVoice(lead, wire.REQUEST, beat_tag))
+        self._public_workers = by_framing(lambda lead: public(lead, beat_tag))
+        self._document_workers = by_framing(lambda lead: WorkerVoice(lead, beat_tag))
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {
             wire.CLIENT_TAG: (self.hear_client, self.rebuke_client),
             wire.WORKER_TAG: (self.hear_worker, drop),
@@ -128,7 +155,8 @@ class Ebus:
                 bus.handle(events.Submit(client, voice, request_id, service, body, ttl_s=ttl_s), now)
             case wire.Ping():
                 bus.actions.append(Say(client, voice.heartbeat(client)))
-            case wire.Cancel(_, request_id):
+            case wire.Cancel(_, request_id) | wire.Reject(request_id):
+                # A public client rejects answers that it does not know: mostly there is nothing to withdraw.
                 bus.handle(events.Cancel(client, request_id), now)
             case wire.ServicesQuery(request_id):
                 self._tell(client, voice, b"SERVICES", request_id)
@@ -153,9 +181,9 @@ class Ebus:
         refusal = Refuse(client, self._client_voices[at], b"", request_id, Reason.REJECTED, str(error), [])
         self._bus.actions.append(refusal)
 
-    def _tell(self, client: Address, voice: Voice, query: bytes, request_id: bytes) -> None:
+    def _tell(self, client: Address, voice: ClientVoice, query: bytes, request_id: bytes) -> None:
         body = msgspec.json.encode(QUERIES[query](self._bus))
-        self._bus.actions.append(Answer(client, voice, query, request_id, [body]))
+        self._bus.actions.append(Say(client, voice.listing(client, query, request_id, [body])))
 
     # -- workers --------------------------------------------------------------------------------
 
@@ -177,50 +205,59 @@ class Ebus:
                     bus.actions.append(Say(worker, voice.heartbeat(worker)))
             case wire.Reject(token, body):
                 bus.handle(events.Failure(worker, token, "", body, Reason.REJECTED), now)
-            case wire.Ready(service, credit, upstream):
-                voice = self._public_workers[at] if upstream else self._document_workers[at]
-                # Only a fifth frame names a credit; without it the struct has a default.
-                named = len(frames) == at + 5
-                self._ready(worker, voice, service, credit if named else self._worker_credit, now)
+            case wire.Ready():
+                self._ready(worker, message, at, now)
             case wire.Disconnect():
                 bus.handle(events.WorkerGone(worker, "it disconnected"), now)
 
-    def _ready(self, worker: Address, voice: Voice, service: bytes, credit: int, now: float) -> None:
+    def _ready(self, worker: Address, ready: wire.Ready, at: int, now: float) -> None:
         """A new worker, one more service of a worker, or a worker that began anew: it offers this already."""
-        known = self._bus.workers.get(worker)
+        bus = self._bus
+        service = ready.service
+        known = bus.workers.get(worker)
         if known is not None and all(offered.name != service for offered in known.offers):
-            self._bus.handle(events.Offer(worker, voice, service), now)
-        else:
-            self._bus.handle(events.WorkerUp(worker, voice, ((service, 0),), self._heartbeat, credit), now)
+            # It serves several, so it has to be told which is meant.
+            known.voice = self._document_workers[at]
+            bus.handle(events.Offer(worker, known.voice, service), now)
+            return
+        is_public = ready.upstream and ready.credit is None
+        voice = self._public_workers[at] if is_public else self._document_workers[at]
+        bus.handle(
+            events.WorkerUp(
+                worker,
+                voice,
+                ((service, 0),),
+                self._heartbeat,
+                ready.credit or self._worker_credit,
+                forgets_stopped=isinstance(voice, PublicWorkerVoice),
+            ),
+            now,
+        )
 
 
 # -- queries ------------------------------------------------------------------------------------
 
 
-def _services(bus: Bus) -> list[dict[str, Any]]:
-    offered = {
-        s.name.decode(errors="replace"): len(s.roster.members)
-        for s in bus.services.values()
-        if s.roster.members
-    }
-    return [{"service": name, "workers": offered[name]} for name in sorted(offered)]
+def _services(bus: Bus) -> list[Any]:
+    return sorted(s.name.decode(errors="replace") for s in bus.services.values() if s.roster.members)
 
 
-def _workers(bus: Bus) -> list[dict[str, Any]]:
-    return [
+def _workers(bus: Bus) -> list[Any]:
+    """One entry for each service of a worker, as if it were a worker of its own: public ones serve one."""
+    entries = [
         {
             "id": peer_name(worker.address),
-            "services": sorted(service.name.decode(errors="replace") for service in worker.offers),
+            "service": service.name.decode(errors="replace"),
             "load": len(worker.inflight),
-            "dialect": worker.voice.dialect,
         }
         for worker in bus.workers.values()
-        if not worker.is_scheduler
+        for service in worker.offers
     ]
+    return sorted(entries, key=lambda entry: str(entry["service"]))
 
 
 # The broker answers these itself, as a message's word and as a service's name (EBUS-27).
-QUERIES: Final[dict[bytes, Callable[[Bus], list[dict[str, Any]]]]] = {
+QUERIES: Final[dict[bytes, Callable[[Bus], list[Any]]]] = {
     b"SERVICES": _services,
     b"WORKERS": _workers,
 }

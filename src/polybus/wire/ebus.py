@@ -3,16 +3,22 @@
 Every message is [tag, type, …].  The tag is the type of the sender as EBUS sees it: what comes from
 the client side is `EBC01`, what comes from the worker side is `EBW01`, and the broker passes it on.  So a
 broker speaks to workers as `EBC01` and to clients as `EBW01`; public peers drop anything else (EBUS-4).
-The document shows `EBW01` on everything a worker gets but requests; that form, and the word REQUEST for
-REQ, are arguments of the writers.  Readers take both.
+The document shows `EBW01` on everything a worker gets but requests; readers take both.
 
     broker  reads  CLIENT_COMMANDS  from clients;  these and  WORKER_COMMANDS  from workers,
                    because a worker may itself be a client on the same socket (EBUS-26)
     client  reads  REPLY_COMMANDS   from the broker
     worker  reads  ORDER_COMMANDS   from the broker, and  REPLY_COMMANDS  for what it asked itself
 
-A body is one frame or none, and "none" has a meaning (a REJECT without data is an expiry), so it is a
-list of at most one frame.  `at` is the index of the tag frame.
+Two words ask for work.  From a client REQ (public peers) and REQUEST (the document) are the same: [service,
+id, data, ttl].  To a worker they differ: REQUEST is that again, REQ has no service, [id, data, ttl], because
+a public worker serves one and knows it.
+
+Public peers run on Node.  There a number is sent as its decimal text, which may have a fraction, and what has
+no value as `null`, `undefined` or nothing, depending on the version of the library; all of these mean "not
+given" where a header is read.  Data is compressed BSON there; to us it is opaque.
+
+`at` is the index of the tag frame.  The messages are in `ebus_messages`; this module offers all their names.
 """
 
 from __future__ import annotations
@@ -20,9 +26,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from msgspec import Struct
-
 from polybus.errors import LocalProtocolError, RemoteProtocolError
+from polybus.wire.ebus_messages import Beat as Beat
+from polybus.wire.ebus_messages import Cancel as Cancel
+from polybus.wire.ebus_messages import CancelOrder as CancelOrder
+from polybus.wire.ebus_messages import ClientMessage as ClientMessage
+from polybus.wire.ebus_messages import Disconnect as Disconnect
+from polybus.wire.ebus_messages import Heartbeat as Heartbeat
+from polybus.wire.ebus_messages import Listing as Listing
+from polybus.wire.ebus_messages import Order as Order
+from polybus.wire.ebus_messages import OrderMessage as OrderMessage
+from polybus.wire.ebus_messages import Ping as Ping
+from polybus.wire.ebus_messages import Publish as Publish
+from polybus.wire.ebus_messages import Ready as Ready
+from polybus.wire.ebus_messages import Reject as Reject
+from polybus.wire.ebus_messages import Reply as Reply
+from polybus.wire.ebus_messages import ReplyMessage as ReplyMessage
+from polybus.wire.ebus_messages import Request as Request
+from polybus.wire.ebus_messages import ServicesQuery as ServicesQuery
+from polybus.wire.ebus_messages import WorkerMessage as WorkerMessage
+from polybus.wire.ebus_messages import WorkersQuery as WorkersQuery
 from polybus.wire.frames import (
     EMPTY,
     MAX_BODY_FRAMES,
@@ -41,7 +64,7 @@ from polybus.wire.frames import (
 CLIENT_TAG: Final = b"EBC01"
 WORKER_TAG: Final = b"EBW01"
 
-# The word for a request: public peers say REQ, the document says REQUEST.
+# The words for a request; what they mean to a worker differs, see above.
 REQ: Final = b"REQ"
 REQUEST: Final = b"REQUEST"
 
@@ -49,88 +72,8 @@ REQUEST: Final = b"REQUEST"
 MAX_TTL_MS: Final = 2**31
 # A worker that asks for more than this at once is refused: its credit bounds what one crash repeats.
 MAX_CREDIT: Final = 1_000_000
-
-
-class Request(Struct, frozen=True):
-    """Client to broker, and broker to worker: run this, unless `ttl_ms` have passed."""
-
-    service: bytes
-    request_id: bytes
-    body: list[Frame]
-    ttl_ms: int | None = None
-
-
-class Cancel(Struct, frozen=True):
-    """Client to broker: I no longer want the answer."""
-
-    service: bytes
-    request_id: bytes
-
-
-class CancelOrder(Struct, frozen=True):
-    """Broker to worker: nobody wants this answer any more."""
-
-    request_id: bytes
-
-
-class ServicesQuery(Struct, frozen=True):
-    """Client to broker: which services are there? The id, if any, is for the REPLY."""
-
-    request_id: bytes = b""
-
-
-class WorkersQuery(Struct, frozen=True):
-    """Client to broker: which workers are there? The id, if any, is for the REPLY."""
-
-    request_id: bytes = b""
-
-
-class Ready(Struct, frozen=True):
-    """Worker to broker: I serve this, and take `credit` requests at a time."""
-
-    service: bytes
-    credit: int = 1
-    upstream: bool = True  # the public form, [READY, <anything>, service], not the short [READY, service]
-
-
-class Reply(Struct, frozen=True):
-    """Worker to broker, and broker to client: the answer."""
-
-    request_id: bytes
-    body: list[Frame]
-
-
-class Reject(Struct, frozen=True):
-    """The same ways: there will be no answer. The document shows no id, so it may be empty."""
-
-    request_id: bytes
-    body: list[Frame]
-
-
-class Heartbeat(Struct, frozen=True):
-    """Either way: I am here."""
-
-
-class Ping(Struct, frozen=True):
-    """Either way: are you there? The answer is a HEARTBEAT."""
-
-
-class Disconnect(Struct, frozen=True):
-    """Either way: this conversation is over."""
-
-
-class Publish(Struct, frozen=True):
-    """On the publishing sockets, without a tag: a channel and what is said on it."""
-
-    channel: bytes
-    body: list[Frame]
-
-
-Beat = Heartbeat | Ping | Disconnect
-ClientMessage = Request | Cancel | ServicesQuery | WorkersQuery | Beat
-WorkerMessage = Ready | Reply | Reject | Beat
-ReplyMessage = Reply | Reject | Beat
-OrderMessage = Request | CancelOrder | Beat
+# How a number that is none looks when it comes from Node.
+_NO_NUMBER: Final = frozenset((EMPTY, b"null", b"undefined", b"NaN", b"Infinity"))
 
 M = TypeVar("M")
 B = TypeVar("B", bound=Beat)
@@ -153,13 +96,27 @@ def read_request(frames: Frames, at: int) -> Request:
     )
 
 
+def _read_order(frames: Frames, at: int) -> Order:
+    _between(frames, at, "REQ", 3, 5)
+    count = len(frames) - at
+    return Order(
+        read_id(frames[at + 2]),
+        [frames[at + 3]] if count > 3 else [],
+        read_ttl(frames[at + 4]) if count == 5 else None,
+    )
+
+
 def read_ttl(frame: Frame) -> int | None:
-    """Milliseconds until a request is stale, as decimal text; an empty frame sets no limit."""
+    """Milliseconds until a request is stale, as decimal text; without a number there is no limit."""
     if type(frame) is bytes:
-        if not frame:
-            return None
-        if len(frame) <= 10 and frame.isdigit() and (ttl_ms := int(frame)) <= MAX_TTL_MS:
+        if frame.isdigit() and len(frame) <= 10 and (ttl_ms := int(frame)) <= MAX_TTL_MS:
             return ttl_ms
+        if frame in _NO_NUMBER:
+            return None
+        whole, point, fraction = frame.partition(b".")
+        # What was computed from seconds may have digits that nobody meant.
+        if point and len(fraction) <= 20 and whole.isdigit() and fraction.isdigit():
+            return read_ttl(whole)
     raise refuse("bad_ttl", f"the time to live must be decimal text from 0 to {MAX_TTL_MS} ms")
 
 
@@ -175,10 +132,20 @@ def _read_cancel_order(frames: Frames, at: int) -> CancelOrder:
 
 def _query(kind: Callable[[bytes], Q]) -> Callable[[Frames, int], Q]:
     def read(frames: Frames, at: int) -> Q:
-        _between(frames, at, "a query", 2, 3)
-        # It is answered to its sender even without an id: an empty frame is as good as none.
-        named = len(frames) == at + 3 and len(frames[at + 2])
-        return kind(read_id(frames[at + 2]) if named else EMPTY)
+        # Public brokers find the id where a request has it, behind a service that nobody reads; public
+        # clients send none.  It is answered to its sender either way: an empty frame is as good as none.
+        _between(frames, at, "a query", 2, 4)
+        named = len(frames) > at + 2 and len(frames[-1])
+        return kind(read_id(frames[-1]) if named else EMPTY)
+
+    return read
+
+
+def _listing(word: bytes) -> Callable[[Frames, int], Listing]:
+    def read(frames: Frames, at: int) -> Listing:
+        _between(frames, at, "a listing", 3, 4)
+        request_id = read_id(frames[at + 2]) if len(frames[at + 2]) else EMPTY
+        return Listing(word, request_id, list(frames[at + 3 :]))
 
     return read
 
@@ -190,7 +157,7 @@ def _read_ready(frames: Frames, at: int) -> Ready:
         return Ready(read_name(frames[at + 2], "service name"), upstream=False)
     read_text(frames[at + 2], "the unused frame of READY")
     service = read_name(frames[at + 3], "service name")
-    return Ready(service, _read_credit(frames[at + 4]) if len(frames) == at + 5 else 1)
+    return Ready(service, _read_credit(frames[at + 4]) if len(frames) == at + 5 else None)
 
 
 def _read_credit(frame: Frame) -> int:
@@ -237,25 +204,31 @@ _BEATS: Final[Readers[Beat]] = {
     b"PING": _beat(Ping()),
     b"DISCONNECT": _beat(Disconnect()),
 }
+_ANSWERS: Final[Readers[Reply | Reject | Beat]] = {
+    b"REPLY": _read_reply,
+    b"REJECT": _read_reject,
+    **_BEATS,
+}
 CLIENT_COMMANDS: Final[Readers[ClientMessage]] = {
     REQ: read_request,
     REQUEST: read_request,
     b"CANCEL": _read_cancel,
+    b"REJECT": _read_reject,
     b"SERVICES": _query(ServicesQuery),
     b"WORKERS": _query(WorkersQuery),
     **_BEATS,
 }
 REPLY_COMMANDS: Final[Readers[ReplyMessage]] = {
-    b"REPLY": _read_reply,
-    b"REJECT": _read_reject,
-    **_BEATS,
+    **_ANSWERS,
+    b"SERVICES": _listing(b"SERVICES"),
+    b"WORKERS": _listing(b"WORKERS"),
 }
 WORKER_COMMANDS: Final[Readers[WorkerMessage]] = {
     b"READY": _read_ready,
-    **REPLY_COMMANDS,
+    **_ANSWERS,
 }
 ORDER_COMMANDS: Final[Readers[OrderMessage]] = {
-    REQ: read_request,
+    REQ: _read_order,
     REQUEST: read_request,
     b"CANCEL": _read_cancel_order,
     **_BEATS,
@@ -315,13 +288,15 @@ def write_from_client(message: ClientMessage, word: bytes = REQ) -> list[Frame]:
                 raise LocalProtocolError(f"ttl_ms is {ttl_ms}; allowed are 0 to {MAX_TTL_MS}")
             if not body and ttl_ms is None:
                 return [CLIENT_TAG, word, service, check_id(request_id)]
-            return write_order(service, check_id(request_id), body, ttl_ms, word)
+            return write_request(service, check_id(request_id), body, ttl_ms, word)
         case Cancel(service, request_id):
             return [CLIENT_TAG, b"CANCEL", check_name(service, "service name"), check_id(request_id)]
+        case Reject(request_id, body):
+            return write_reject(check_id(request_id) if request_id else EMPTY, body, CLIENT_TAG)
         case ServicesQuery(request_id):
-            return [CLIENT_TAG, b"SERVICES", *([check_id(request_id)] if request_id else [])]
+            return [CLIENT_TAG, b"SERVICES", *([EMPTY, check_id(request_id)] if request_id else [])]
         case WorkersQuery(request_id):
-            return [CLIENT_TAG, b"WORKERS", *([check_id(request_id)] if request_id else [])]
+            return [CLIENT_TAG, b"WORKERS", *([EMPTY, check_id(request_id)] if request_id else [])]
         case _:
             return [CLIENT_TAG, _BEAT_WORDS[type(message)]]
 
@@ -334,29 +309,33 @@ def write_from_worker(message: WorkerMessage | ClientMessage, word: bytes = REQ)
             return write_reject(check_id(request_id) if request_id else EMPTY, body)
         case Ready(service, credit, upstream):
             check_name(service, "service name")
+            if credit is None:
+                return [WORKER_TAG, b"READY", *([EMPTY] if upstream else []), service]
             if not 1 <= credit <= MAX_CREDIT:
                 raise LocalProtocolError(f"credit is {credit}; allowed are 1 to {MAX_CREDIT}")
-            if not upstream and credit == 1:
-                return [WORKER_TAG, b"READY", service]
-            # With one request at a time the frames are what public brokers know; a credit needs one more.
-            return [WORKER_TAG, b"READY", EMPTY, service, *([b"%d" % credit] if credit != 1 else [])]
+            # Public brokers do not look at what comes behind the service.
+            return [WORKER_TAG, b"READY", EMPTY, service, b"%d" % credit]
         case Heartbeat() | Ping() | Disconnect():
             return [WORKER_TAG, _BEAT_WORDS[type(message)]]
         case _:
             return write_from_client(message, word)
 
 
-def write_order(
-    service: bytes,
-    request_id: bytes,
-    body: list[Frame],
-    ttl_ms: int | None = None,
-    word: bytes = REQ,
-    tag: bytes = CLIENT_TAG,
+def write_request(
+    service: bytes, request_id: bytes, body: list[Frame], ttl_ms: int | None = None, word: bytes = REQUEST
 ) -> list[Frame]:
-    """A request to a worker, which always has a data frame: the time to live is known by its position."""
-    head = [tag, word, service, request_id, *(_one(body) or (EMPTY,))]
+    """Always with a data frame: the time to live is known by its position."""
+    head = [CLIENT_TAG, word, service, request_id, *(_one(body) or (EMPTY,))]
     return head if ttl_ms is None else [*head, b"%d" % ttl_ms]
+
+
+def write_order(request_id: bytes, body: list[Frame], ttl_ms: int) -> list[Frame]:
+    """A request to a public worker.  One that is told no time to live takes three seconds."""
+    return [CLIENT_TAG, REQ, request_id, *(_one(body) or (EMPTY,)), b"%d" % ttl_ms]
+
+
+def write_listing(query: bytes, request_id: bytes, body: list[Frame]) -> list[Frame]:
+    return [WORKER_TAG, query, request_id, *_one(body)]
 
 
 def write_reply(request_id: bytes, body: list[Frame], tag: bytes = WORKER_TAG) -> list[Frame]:

@@ -11,6 +11,7 @@ from polybus.core import events
 from polybus.core.actions import Refuse
 from polybus.core.model import JobOptions, Limits, Reason
 from polybus.dialects.ebus import ClientVoice, Ebus
+from polybus.dialects.mdr import Mdr
 from polybus.dialects.port import RouterEar
 from support.exchange import Exchange
 
@@ -35,9 +36,14 @@ def ask(ex: Exchange, request_id: bytes = b"id-1", body: bytes = b"data", client
 
 
 def order(ex: Exchange, worker: bytes = b"w") -> tuple[bytes, list[Any]]:
-    """The token and the frames of the one order that a worker got."""
+    """The token and the frames of the one order that a public worker got."""
     frames = ex.one(BACK, worker)
-    return frames[3], frames
+    return frames[2], frames
+
+
+def own(ex: Exchange, name: bytes = b"w", credit: bytes = b"5") -> None:
+    """A worker of this project, which names its credit."""
+    ex.send(BACK, name, W, b"READY", b"", b"echo", credit)
 
 
 # -- a request and its answer -------------------------------------------------------------------
@@ -55,7 +61,7 @@ def test_a_request_goes_to_a_worker_of_its_service_and_the_reply_comes_back() ->
     ready(ex, b"other", b"other")
     ask(ex)
     token, frames = order(ex)
-    assert frames == [C, b"REQ", b"echo", token, b"data", b"300000"]
+    assert frames == [C, b"REQ", token, b"data", b"300000"]
     assert ex.got(BACK, b"other") == []
     ex.send(BACK, b"w", W, b"REPLY", token, b"answer")
     # The client put an empty frame first, the worker did not: each gets what it sent.
@@ -67,7 +73,7 @@ def test_either_socket_takes_either_role(client_link: int, worker_link: int) -> 
     ex = broker()
     ex.send(worker_link, b"w", b"", W, b"READY", b"", b"echo")
     ex.send(client_link, b"c", C, b"REQUEST", b"echo", b"id-1", b"x")
-    token = ex.one(worker_link, b"w")[4]
+    token = ex.one(worker_link, b"w")[3]
     ex.send(worker_link, b"w", b"", W, b"REPLY", token)
     assert ex.one(client_link, b"c") == [W, b"REPLY", b"id-1"]
 
@@ -78,7 +84,7 @@ def test_two_clients_may_use_the_same_id() -> None:
     ready(ex)
     ask(ex, client=b"c1", body=b"1")
     ask(ex, client=b"c2", body=b"2")
-    first, second = (frames[3] for frames in ex.got(BACK, b"w"))
+    first, second = (frames[2] for frames in ex.got(BACK, b"w"))
     assert first != second
     ex.send(BACK, b"w", W, b"REPLY", second, b"two")
     assert ex.one(FRONT, b"c2")[-2:] == [b"id-1", b"two"]
@@ -179,13 +185,22 @@ def test_a_stale_time_of_zero_is_no_limit_of_the_clients_own() -> None:
 
 def test_a_job_that_never_expires_has_no_stale_time_and_one_with_a_timeout_has_it() -> None:
     ex = broker()
-    ready(ex)
+    own(ex)
     job = events.Submit((9, b"x"), ClientVoice([]), b"1", b"echo", [b"a"], ttl_s=float("inf"))
     ex.handle(job)
     assert len(ex.one(BACK, b"w")) == 5
     options = JobOptions(timeout_s=7)
     ex.handle(msgspec.structs.replace(job, request_id=b"2", options=options))
     assert ex.one(BACK, b"w")[-1] == b"7000"
+
+
+def test_a_public_worker_is_always_told_when_nobody_waits_any_more() -> None:
+    ex = broker()
+    ready(ex)
+    # Without a number it would refuse to answer after three seconds, with a time limit after that.
+    job = events.Submit((9, b"x"), ClientVoice([]), b"1", b"echo", [b"a"], ttl_s=float("inf"))
+    ex.handle(msgspec.structs.replace(job, options=JobOptions(timeout_s=7)))
+    assert ex.one(BACK, b"w")[-1] == b"2147483648"
 
 
 @pytest.mark.conforms("EBUS-16")
@@ -214,6 +229,61 @@ def test_a_client_cancels() -> None:
     ex.send(FRONT, b"c", b"", C, b"CANCEL", b"echo", b"id-1")
     assert ex.one(BACK, b"w") == [C, b"CANCEL", token]
     assert ex.one(FRONT, b"c")[2:4] == [b"REJECT", b"id-1"]
+
+
+def test_a_client_that_rejects_withdraws_what_it_asked() -> None:
+    ex = broker()
+    ready(ex)
+    ask(ex)
+    token, _ = order(ex)
+    ex.send(FRONT, b"c", b"", C, b"REJECT", b"other", b"no request with other")
+    ex.send(FRONT, b"c", b"", C, b"REJECT")
+    assert ex.got(BACK, b"w") == []
+    ex.send(FRONT, b"c", b"", C, b"REJECT", b"id-1", b"no request with id-1")
+    assert ex.one(BACK, b"w") == [C, b"CANCEL", token]
+    assert ex.bus.counters.invalid == 0
+
+
+def test_a_public_worker_forgets_what_is_cancelled_so_its_slot_is_free_at_once() -> None:
+    ex = broker(worker_credit=1)
+    ready(ex)
+    ask(ex, b"id-1")
+    ask(ex, b"id-2")
+    first, _ = order(ex)
+    ex.send(FRONT, b"c", b"", C, b"CANCEL", b"echo", b"id-1")
+    cancel, second = ex.got(BACK, b"w")
+    assert cancel == [C, b"CANCEL", first]
+    # Should it answer all the same, that is late and frees nothing.
+    ask(ex, b"id-3")
+    ex.send(BACK, b"w", W, b"REPLY", first, b"late")
+    assert ex.got(BACK, b"w") == []
+    assert ex.bus.counters.late == 1
+    ex.send(BACK, b"w", W, b"REPLY", second[2], b"answer")
+    assert ex.one(BACK, b"w")[1] == b"REQ"
+
+
+def test_a_public_worker_forgets_what_is_stale() -> None:
+    ex = broker(worker_credit=1)
+    ready(ex)
+    for n in range(3):
+        ex.send(FRONT, b"c", C, b"REQ", b"echo", b"id-%d" % n, b"x", b"300")
+        assert ex.got(BACK, b"w")[0][1] == b"REQ"
+        ex.wait(0.4)
+        ex.send(BACK, b"w", W, b"HEARTBEAT")
+        assert ex.one(BACK, b"w")[1] == b"CANCEL"
+        assert ex.one(FRONT, b"c") == [W, b"REJECT", b"id-%d" % n]
+
+
+def test_other_workers_keep_the_slot_until_they_answer() -> None:
+    ex = broker()
+    own(ex, credit=b"1")
+    ask(ex, b"id-1")
+    ask(ex, b"id-2")
+    token = ex.one(BACK, b"w")[3]
+    ex.send(FRONT, b"c", b"", C, b"CANCEL", b"echo", b"id-1")
+    assert ex.one(BACK, b"w") == [C, b"CANCEL", token]
+    ex.send(BACK, b"w", W, b"REJECT", token, b"stopped")
+    assert ex.one(BACK, b"w")[1] == b"REQUEST"
 
 
 def test_a_client_that_disconnects_gets_nothing_more_and_its_requests_are_withdrawn() -> None:
@@ -271,7 +341,7 @@ def test_silence_ends_the_conversation_and_the_work_goes_to_another() -> None:
     ex.wait(1.7)
     assert ex.got(BACK, b"w")[-1] == [C, b"DISCONNECT"]
     request = next(frames for frames in ex.got(BACK, b"w2") if frames[1] == b"REQ")
-    ex.send(BACK, b"w2", W, b"REPLY", request[3], b"by the second")
+    ex.send(BACK, b"w2", W, b"REPLY", request[2], b"by the second")
     assert ex.one(FRONT, b"c")[-1] == b"by the second"
 
 
@@ -332,8 +402,8 @@ def test_a_worker_offers_several_services_one_by_one() -> None:
     token, _ = order(ex)
     ex.send(FRONT, b"c", C, b"REQ", b"sum", b"id-2", b"1 2")
     ready(ex, service=b"sum")
-    # What it held is still its own, and what waited for the new service comes.
-    assert ex.one(BACK, b"w")[2] == b"sum"
+    # What it held is still its own, what waited for the new service comes, and now it is told which is meant.
+    assert ex.one(BACK, b"w")[1:3] == [b"REQUEST", b"sum"]
     ex.send(BACK, b"w", W, b"REPLY", token, b"answer")
     assert ex.one(FRONT, b"c")[-1] == b"answer"
 
@@ -373,7 +443,7 @@ def test_a_worker_is_a_client_on_the_same_socket() -> None:
     ready(ex)
     ready(ex, b"w2", b"sum")
     ex.send(BACK, b"w", C, b"REQ", b"sum", b"id-1", b"1 2")
-    ex.send(BACK, b"w2", W, b"REPLY", ex.one(BACK, b"w2")[3], b"3")
+    ex.send(BACK, b"w2", W, b"REPLY", order(ex, b"w2")[0], b"3")
     assert ex.one(BACK, b"w") == [W, b"REPLY", b"id-1", b"3"]
 
 
@@ -383,6 +453,15 @@ def test_a_worker_of_the_documents_form_gets_its_word() -> None:
     ex.send(BACK, b"w", b"", W, b"READY", b"echo")
     ask(ex)
     assert ex.one(BACK, b"w")[:4] == [b"", C, b"REQUEST", b"echo"]
+
+
+def test_a_worker_that_names_its_credit_hears_the_service() -> None:
+    ex = broker()
+    own(ex, credit=b"1")
+    ask(ex)
+    ask(ex, b"id-2")
+    frames = ex.one(BACK, b"w")
+    assert frames == [C, b"REQUEST", b"echo", frames[3], b"data", b"300000"]
 
 
 def test_strict_sends_the_documents_tags_and_words() -> None:
@@ -410,22 +489,38 @@ def test_services_and_workers(query: bytes) -> None:
     ready(ex, b"w2", b"sum")
     ask(ex)
     expected = {
-        b"SERVICES": [{"service": "echo", "workers": 2}, {"service": "sum", "workers": 1}],
+        b"SERVICES": ["echo", "sum"],
         b"WORKERS": [
-            {"id": "w1", "services": ["echo"], "load": 1, "dialect": "ebus"},
-            {"id": "w2", "services": ["echo", "sum"], "load": 0, "dialect": "ebus"},
+            {"id": "w1", "service": "echo", "load": 1},
+            {"id": "w2", "service": "echo", "load": 0},
+            {"id": "w2", "service": "sum", "load": 0},
         ],
     }[query]
     for asked, request_id in (
         ((query,), b""),
         ((query, b"q-1"), b"q-1"),
+        ((query, b"", b"q-1"), b"q-1"),
         ((b"REQ", query, b"q-2"), b"q-2"),
         ((b"REQUEST", query, b"q-3", b""), b"q-3"),
     ):
         ex.send(FRONT, b"c", b"", C, *asked)
         frames = ex.one(FRONT, b"c")
-        assert frames[:4] == [b"", W, b"REPLY", request_id]
+        assert frames[:4] == [b"", W, query, request_id]
         assert msgspec.json.decode(frames[4]) == expected
+
+
+@pytest.mark.conforms("EBUS-27")
+def test_services_and_workers_of_every_dialect_and_none() -> None:
+    ex = broker()
+    ex.send(FRONT, b"c", C, b"SERVICES")
+    assert ex.one(FRONT, b"c") == [W, b"SERVICES", b"", b"[]"]
+    mdr = Mdr(ex.bus, 2.5, 3)
+    ex.listen(3, RouterEar(ex.bus, "majordomo", mdr.tags))
+    ex.send(3, b"m", b"MDRW01", b"\x01", b"sum")
+    ex.send(FRONT, b"c", C, b"SERVICES")
+    assert ex.one(FRONT, b"c")[3] == b'["sum"]'
+    ex.send(FRONT, b"c", C, b"WORKERS")
+    assert ex.one(FRONT, b"c")[3] == b'[{"id":"m","service":"sum","load":0}]'
 
 
 # -- what cannot be read ------------------------------------------------------------------------

@@ -20,9 +20,27 @@ def test_request(word: bytes) -> None:
     message = ebus.Request(b"echo", b"id-1", [b'{"a": 1}'])
     assert ebus.read_from_client(given) == message
     assert ebus.read_from_client([b"peer", b"", *given], 2) == message
-    assert ebus.read_as_worker(given) == message
     assert ebus.write_from_client(message, word) == given
-    assert ebus.write_order(b"echo", b"id-1", [b'{"a": 1}'], word=word) == given
+    assert ebus.write_request(b"echo", b"id-1", [b'{"a": 1}'], word=word) == given
+
+
+@pytest.mark.conforms("EBUS-25")
+def test_request_to_a_worker() -> None:
+    given = [C, b"REQUEST", b"echo", b"id-1", b"data", b"1500"]
+    assert ebus.read_as_worker(given) == ebus.Request(b"echo", b"id-1", [b"data"], 1500)
+    assert ebus.write_request(b"echo", b"id-1", [b"data"], 1500) == given
+
+
+def test_order_to_a_public_worker_has_no_service() -> None:
+    given = [C, b"REQ", b"id-1", b"data", b"1500"]
+    assert ebus.read_as_worker(given) == ebus.Order(b"id-1", [b"data"], 1500)
+    assert ebus.read_as_worker([b"", *given], 1) == ebus.Order(b"id-1", [b"data"], 1500)
+    assert ebus.read_as_worker(given[:4]) == ebus.Order(b"id-1", [b"data"])
+    assert ebus.read_as_worker(given[:3]) == ebus.Order(b"id-1", [])
+    assert ebus.write_order(b"id-1", [b"data"], 1500) == given
+    assert ebus.write_order(b"id-1", [], 1500) == [C, b"REQ", b"id-1", b"", b"1500"]
+    assert refused(lambda: ebus.read_as_worker(given[:2])) == "length"
+    assert refused(lambda: ebus.read_as_worker([*given, b"more"])) == "length"
 
 
 @pytest.mark.conforms("EBUS-25")
@@ -31,7 +49,7 @@ def test_request_without_data() -> None:
     assert ebus.read_from_client(given) == ebus.Request(b"echo", b"id-1", [])
     assert ebus.write_from_client(ebus.Request(b"echo", b"id-1", [])) == given
     # A worker always gets a data frame.
-    assert ebus.write_order(b"echo", b"id-1", []) == [*given, b""]
+    assert ebus.write_request(b"echo", b"id-1", [], word=b"REQ") == [*given, b""]
 
 
 def test_request_with_a_time_to_live() -> None:
@@ -39,12 +57,33 @@ def test_request_with_a_time_to_live() -> None:
     message = ebus.Request(b"echo", b"id-1", [b"data"], 1500)
     assert ebus.read_from_client(given) == message
     assert ebus.write_from_client(message) == given
-    assert ebus.write_order(b"echo", b"id-1", [], 0) == [C, b"REQ", b"echo", b"id-1", b"", b"0"]
+    assert ebus.write_request(b"echo", b"id-1", [], 0, b"REQ") == [C, b"REQ", b"echo", b"id-1", b"", b"0"]
     assert ebus.read_from_client([*given[:5], b""]) == ebus.Request(b"echo", b"id-1", [b"data"])
     assert ebus.read_ttl(b"2147483648") == ebus.MAX_TTL_MS
 
 
-@pytest.mark.parametrize("ttl", [b"-1", b"1.5", b" 1", b"2147483649", b"00000000001", b"x", Opaque(b"5")])
+@pytest.mark.parametrize(
+    ("ttl", "meant"),
+    [
+        (b"1500.5", 1500),
+        (b"1100.0000000000002", 1100),
+        (b"null", None),
+        (b"undefined", None),
+        (b"NaN", None),
+        (b"Infinity", None),
+    ],
+)
+def test_numbers_as_node_writes_them(ttl: bytes, meant: int | None) -> None:
+    assert ebus.read_ttl(ttl) == meant
+
+
+@pytest.mark.parametrize(
+    "ttl",
+    [
+        *(b"-1", b"1.", b".5", b"1.5x", b"1." + b"0" * 21, b" 1", b"1e3", b"x"),
+        *(b"2147483649", b"2147483649.5", b"00000000001", Opaque(b"5")),
+    ],
+)
 def test_bad_time_to_live(ttl: bytes) -> None:
     given = [C, b"REQ", b"echo", b"id-1", b"data", ttl]
     assert refused(lambda: ebus.read_from_client(given)) == "bad_ttl"
@@ -126,10 +165,12 @@ def test_reply() -> None:
 
 
 def test_ready() -> None:
-    assert ebus.read_from_worker([W, b"READY", b"whatever", b"echo"]) == ebus.Ready(b"echo")
+    for unused in (b"whatever", b"null", b""):
+        assert ebus.read_from_worker([W, b"READY", unused, b"echo"]) == ebus.Ready(b"echo")
     assert ebus.read_from_worker([W, b"READY", b"", b"echo", b"16"]) == ebus.Ready(b"echo", 16)
     assert ebus.read_from_worker([W, b"READY", b"echo"]) == ebus.Ready(b"echo", upstream=False)
     assert ebus.write_from_worker(ebus.Ready(b"echo")) == [W, b"READY", b"", b"echo"]
+    assert ebus.write_from_worker(ebus.Ready(b"echo", 1)) == [W, b"READY", b"", b"echo", b"1"]
     assert ebus.write_from_worker(ebus.Ready(b"echo", 16)) == [W, b"READY", b"", b"echo", b"16"]
     assert ebus.write_from_worker(ebus.Ready(b"echo", upstream=False)) == [W, b"READY", b"echo"]
     # The short form has no credit, so a number in its place is a service of that name.
@@ -165,6 +206,16 @@ def test_cancel() -> None:
     assert refused(lambda: ebus.read_as_worker(given)) == "length"
 
 
+def test_a_client_rejects_an_answer_that_it_does_not_know() -> None:
+    given = [C, b"REJECT", b"id-1", b"no request with id-1"]
+    message = ebus.Reject(b"id-1", [b"no request with id-1"])
+    assert ebus.read_from_client([b"peer", b"", *given], 2) == message
+    assert ebus.read_from_worker(given) == message
+    assert ebus.write_from_client(message) == given
+    assert ebus.read_from_client([C, b"REJECT"]) == ebus.Reject(b"", [])
+    assert ebus.write_from_client(ebus.Reject(b"", [])) == [C, b"REJECT"]
+
+
 @pytest.mark.conforms("EBUS-27")
 @pytest.mark.parametrize(
     ("word", "query"), [(b"SERVICES", ebus.ServicesQuery), (b"WORKERS", ebus.WorkersQuery)]
@@ -174,9 +225,26 @@ def test_queries(word: bytes, query: type[ebus.ServicesQuery]) -> None:
     assert ebus.read_from_client([C, word, b""]) == query(b"")
     assert ebus.read_from_client([C, word, b"id-1"]) == query(b"id-1")
     assert ebus.write_from_client(query()) == [C, word]
-    assert ebus.write_from_client(query(b"id-1")) == [C, word, b"id-1"]
-    assert refused(lambda: ebus.read_from_client([C, word, b"id-1", b""])) == "length"
+    # Public brokers look for the id where a request has it.
+    assert ebus.read_from_client([C, word, b"", b"id-1"]) == query(b"id-1")
+    assert ebus.read_from_client([C, word, b"null", b""]) == query(b"")
+    assert ebus.write_from_client(query(b"id-1")) == [C, word, b"", b"id-1"]
+    assert refused(lambda: ebus.read_from_client([C, word, b"", b"id-1", b""])) == "length"
     assert refused(lambda: ebus.read_from_client([C, word, b"x" * 256])) == "bad_id"
+
+
+@pytest.mark.conforms("EBUS-27")
+@pytest.mark.parametrize("word", [b"SERVICES", b"WORKERS"])
+def test_listings(word: bytes) -> None:
+    given = [W, word, b"id-1", b'["echo"]']
+    message = ebus.Listing(word, b"id-1", [b'["echo"]'])
+    assert ebus.read_as_client(given) == ebus.read_as_client([b"", *given], 1) == message
+    assert ebus.read_as_worker(given) == message
+    assert ebus.read_as_client([W, word, b"", b"[]"]) == ebus.Listing(word, b"", [b"[]"])
+    assert ebus.write_listing(word, b"id-1", [b'["echo"]']) == given
+    assert refused(lambda: ebus.read_as_client([W, word])) == "length"
+    assert refused(lambda: ebus.read_as_client([*given, b""])) == "length"
+    assert refused(lambda: ebus.read_from_worker(given)) == "wrong_sender"
 
 
 @pytest.mark.conforms("EBUS-26")
@@ -238,7 +306,8 @@ def test_bodies_are_passed_on_untouched() -> None:
     body = Opaque(b"large")
     request = ebus.read_from_client([C, b"REQ", b"echo", b"id-1", body])
     assert isinstance(request, ebus.Request)
-    assert ebus.write_order(b"echo", b"id-1", request.body)[4] is body
+    assert ebus.write_request(b"echo", b"id-1", request.body)[4] is body
+    assert ebus.write_order(b"id-1", request.body, 1)[3] is body
     reply = ebus.read_from_worker([W, b"REPLY", b"id-1", body])
     assert isinstance(reply, ebus.Reply)
     assert ebus.write_reply(b"id-1", reply.body)[3] is body
@@ -248,7 +317,10 @@ def test_bodies_are_passed_on_untouched() -> None:
 @pytest.mark.parametrize(
     "write",
     [
-        lambda: ebus.write_order(b"echo", b"id-1", [b"a", b"b"]),
+        lambda: ebus.write_request(b"echo", b"id-1", [b"a", b"b"]),
+        lambda: ebus.write_order(b"id-1", [b"a", b"b"], 1),
+        lambda: ebus.write_listing(b"SERVICES", b"id-1", [b"a", b"b"]),
+        lambda: ebus.write_from_client(ebus.Reject(b"id-1", [b"a", b"b"])),
         lambda: ebus.write_reply(b"id-1", [b"a", b"b"]),
         lambda: ebus.write_reject(b"id-1", [b"a", b"b"]),
         lambda: ebus.write_from_client(ebus.Request(b"", b"id-1", [])),
