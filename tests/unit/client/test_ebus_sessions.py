@@ -9,7 +9,8 @@ from polybus.client.sessions.port import Cancelled, Done, Failed, Options, Resta
 from polybus.errors import LocalProtocolError
 
 BEAT_S = 0.5
-CLIENT_PING = [b"EBC01", b"PING"]
+# Public brokers want an empty frame before what a client says.
+CLIENT_PING = [b"", b"EBC01", b"PING"]
 WORKER_PING = [b"EBW01", b"PING"]
 
 
@@ -32,9 +33,9 @@ def worker(credit: int = 1) -> EbusWorker:
 @pytest.mark.conforms("EBUS-2", "EBUS-18", "EBUS-25")
 def test_request() -> None:
     session = EbusClient()
-    assert session.request(b"r1", b"echo", [b"a"]) == [[b"EBC01", b"REQ", b"echo", b"r1", b"a"]]
+    assert session.request(b"r1", b"echo", [b"a"]) == [[b"", b"EBC01", b"REQ", b"echo", b"r1", b"a"]]
     assert session.request(b"r2", b"echo", [b"a"], ttl_s=1.5) == [
-        [b"EBC01", b"REQ", b"echo", b"r2", b"a", b"1500"]
+        [b"", b"EBC01", b"REQ", b"echo", b"r2", b"a", b"1500"]
     ]
 
 
@@ -53,6 +54,15 @@ def test_reply() -> None:
     assert session.receive([b"EBW01", b"REPLY", b"r1", b"out"], 1.0) == [Done(b"r1", [b"out"])]
     assert session.receive([b"", b"EBW01", b"REPLY", b"r1", b"out"], 1.0) == []
     assert session.resend() == []
+
+
+@pytest.mark.conforms("EBUS-27")
+@pytest.mark.parametrize("query", [b"SERVICES", b"WORKERS"])
+def test_queries_are_put_to_the_broker_itself(query: bytes) -> None:
+    session = EbusClient()
+    assert session.request(b"r1", query, [b"ignored"]) == [[b"", b"EBC01", query, b"", b"r1"]]
+    assert session.receive([b"", b"EBW01", query, b"r2", b"[]"], 1.0) == []
+    assert session.receive([b"", b"EBW01", query, b"r1", b"[]"], 1.0) == [Done(b"r1", [b"[]"])]
 
 
 @pytest.mark.conforms("EBUS-11", "EBUS-15", "EBUS-23")
@@ -109,7 +119,7 @@ def test_a_resend_keeps_the_id() -> None:
 
 def test_cancel_tells_the_broker() -> None:
     session = client()
-    assert session.cancel(b"r1") == [[b"EBC01", b"CANCEL", b"echo", b"r1"]]
+    assert session.cancel(b"r1") == [[b"", b"EBC01", b"CANCEL", b"echo", b"r1"]]
     assert session.cancel(b"r1") == []
 
 
@@ -148,7 +158,7 @@ def test_any_valid_message_is_a_heartbeat_for_a_client() -> None:
 def test_a_client_answers_ping_with_heartbeat() -> None:
     session = client()
     assert session.receive([b"EBW01", b"PING"], 1.0) == []
-    assert session.release() == [[b"EBC01", b"HEARTBEAT"]]
+    assert session.release() == [[b"", b"EBC01", b"HEARTBEAT"]]
     assert session.release() == []
 
 
