@@ -1,0 +1,93 @@
+"""Hermes' services and clients on polybus: the catalog, and calls across dialects."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.interop_hermes import Hermes
+from support.interop_process import Broker, until
+
+from polybus import Client, Request, RequestFailed, Worker
+
+ENDPOINTS = {
+    "ebus": "ebus.frontend",
+    "emqp": "emqp.clients",
+    "mdp1": "majordomo.clients",
+    "mdp2": "majordomo.clients",
+    "mdr": "majordomo.clients",
+    "dbp": "dbp.port",
+}
+
+
+@contextmanager
+def running(worker: Worker) -> Iterator[None]:
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_hermes_service_is_listed_and_updated(broker: Broker, hermes: Hermes) -> None:
+    service, registration = hermes.service("rohan")
+    assert registration["registered"] is True
+    client = hermes.client()
+    entry = client.ask("services", name="rohan")
+    assert entry["interfaces"] == registration["interfaces"]
+    assert entry["reg_time"]
+    assert client.ask("services", name="") == {"rohan": entry}
+    # Hermes makes None of an answer with an error.
+    assert client.ask("services", name="mordor") is None
+
+    # update_config returns nothing, and returns only after the acknowledgement.
+    assert service.ask("update", config={"name": "rohan", "topics": ["horses"]}) is None
+    assert client.ask("services", name="rohan") == {**entry, "topics": ["horses"]}
+    assert [node["node"] for node in broker.ask("nodes")] == ["rohan"]
+    assert broker.ask("status")["invalid"] == 0
+
+
+def test_a_hermes_client_sees_every_dialect_and_pings_services(broker: Broker, hermes: Hermes) -> None:
+    def echo(request: Request) -> bytes:
+        return request.body
+
+    hermes.service("rohan")
+    with (
+        running(Worker({"mdr-echo": echo}, broker.endpoints["majordomo.workers"], "mdr")),
+        running(Worker({"ebus-echo": echo}, broker.endpoints["ebus.backend"], "ebus")),
+        running(Worker({"emqp-echo": echo}, broker.endpoints["emqp.workers"], "emqp")),
+        running(Worker({"dbp-echo": echo}, broker.endpoints["dbp.port"], "dbp")),
+    ):
+        names = {"rohan", "mdr-echo", "ebus-echo", "emqp-echo", "dbp-echo"}
+        client = hermes.client()
+        until(lambda: set(client.ask("services", name="")) == names, "all services in the catalog")
+        assert client.ask("services", name="mdr-echo")["dialect"] == "mdr"
+        # Hermes' client takes the address from the catalog and goes there itself.
+        assert client.ask("ping", name="rohan") == ["rohan"]
+
+
+def test_every_dialect_calls_a_hermes_service(broker: Broker, hermes: Hermes) -> None:
+    hermes.service("rohan")
+    for dialect, endpoint in ENDPOINTS.items():
+        with Client(broker.endpoints[endpoint], dialect, timeout_s=10) as client:
+            assert client.call("rohan", b"from " + dialect.encode()) == b"rohan:" + (
+                b"from " + dialect.encode()
+            )[::-1]
+            with pytest.raises(RequestFailed, match="asked to fail"):
+                client.call("rohan", b"fail")
+    assert broker.ask("status")["invalid"] == 0
+
+
+def test_a_hermes_service_may_register_again(broker: Broker, hermes: Hermes) -> None:
+    old, first = hermes.service("rohan")
+    with Client(broker.endpoints["majordomo.clients"], "mdr", timeout_s=10) as client:
+        assert client.call("rohan", b"abc") == b"rohan:cba"
+        old.kill()
+        _, second = hermes.service("rohan")
+        assert second["registered"] is True
+        assert client.call("rohan", b"def") == b"rohan:fed"
