@@ -1,0 +1,82 @@
+"""A broker that does only what a test tells it: a ROUTER socket, read and written by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+# A test that waits longer than this has failed.
+PATIENCE_MS = 10_000
+
+
+class FakeBroker:
+    """A ROUTER on a free port of this machine; `restart` forgets all connections but keeps the port."""
+
+    def __init__(self) -> None:
+        self._socket = self._bind("tcp://127.0.0.1:*")
+        endpoint = self._socket.getsockopt(zmq.LAST_ENDPOINT)
+        self.endpoint = bytes(endpoint).rstrip(b"\0").decode()  # type: ignore[arg-type]
+
+    def _bind(self, endpoint: str) -> zmq.Socket[bytes]:
+        # A context of its own: ending it is the only way to know that the port is free again.
+        self._context: zmq.Context[Any] = zmq.Context()
+        socket = self._context.socket(zmq.ROUTER)
+        socket.linger = 0
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.bind(endpoint)
+        return socket
+
+    def receive(self) -> tuple[bytes, list[bytes]]:
+        """The next message: who sent it, and its frames."""
+        if not self._socket.poll(PATIENCE_MS):
+            raise AssertionError("nothing came")
+        identity, *frames = self._socket.recv_multipart()
+        return identity, frames
+
+    def receive_until(self, wanted: Callable[[list[bytes]], bool]) -> tuple[bytes, list[bytes]]:
+        """The next message that is wanted; others are skipped."""
+        while True:
+            identity, frames = self.receive()
+            if wanted(frames):
+                return identity, frames
+
+    def is_quiet(self, timeout_ms: int = 50) -> bool:
+        return not self._socket.poll(timeout_ms)
+
+    def send(self, identity: bytes, *frames: bytes) -> None:
+        self._socket.send_multipart([identity, *frames])
+
+    def restart(self) -> None:
+        self.close()
+        self._socket = self._bind(self.endpoint)
+
+    def close(self) -> None:
+        self._socket.close(0)
+        self._context.destroy(0)
+
+
+class Background:
+    """A function in a thread, its result or error for whoever joins it."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any, **settings: Any) -> None:
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+        def run() -> None:
+            try:
+                self._result = function(*args, **settings)
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def join(self) -> Any:
+        self._thread.join(PATIENCE_MS / 1000)
+        assert not self._thread.is_alive(), "it has not come to an end"
+        if self._error is not None:
+            raise self._error
+        return self._result
