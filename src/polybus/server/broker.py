@@ -25,6 +25,8 @@ from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bus import Bus
 from polybus.core.lifecycle import BusState
+from polybus.dialects.ebus import FAREWELL
+from polybus.dialects.pubsub import ebus_publication
 from polybus.errors import ConfigError
 from polybus.server.admin import AdminEar
 from polybus.server.assembly import Assembly, open_links
@@ -237,6 +239,9 @@ class Broker:
     def _close(self) -> None:
         """Say goodbye to everyone who waits for us, then close."""
         now = self._clock()
+        for link in self._assembly.links:
+            if link.name == "ebus.subscribe":
+                self.bus.actions.append(act.Say((link.number, b""), ebus_publication(*FAREWELL)))
         for worker in list(self.bus.workers.values()):
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
         self._outbox.settle(now)
