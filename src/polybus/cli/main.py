@@ -1,45 +1,108 @@
-"""The command line. Each command is a thin shell over the library."""
+"""The command line: which commands there are, and how every one of them ends.
+
+A command raises a `PolybusError` or returns; `main` turns that into one sentence and an exit status.
+The modules of the commands import what they need when they run.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polybus import config
+from polybus.cli import operate, start, talk
+from polybus.cli.options import ACT, FIRST, LOOK, TALK
 from polybus.errors import PolybusError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="One ZeroMQ bus for many dialects.")
+INTERRUPTED = 130
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog="[bold]New here?[/bold] Run 'polybus demo', then 'polybus serve' in one terminal and "
+    "'polybus services' in another. Every command explains itself with --help.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print("polybus", version("polybus"))
+        raise typer.Exit
 
 
 @app.callback()
-def root() -> None:
-    """One ZeroMQ bus for many dialects."""
-
-
-@app.command("serve")
-def serve_command(
-    data_dir: Annotated[str | None, typer.Option(help="Where the broker keeps its files.")] = None,
-    config_file: Annotated[Path | None, typer.Option("--config", help="A polybus.toml.")] = None,
-    any_port: Annotated[bool, typer.Option(help="Bind every port to a free one.")] = False,
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
-    """Run a broker in the foreground."""
-    from polybus.cli.serve import serve
+    """One ZeroMQ broker for EBUS, eMQP, the Majordomo family and DBP: any client calls any service."""
 
-    overrides = config.any_free_ports() if any_port else {}
-    if data_dir is not None:
-        overrides["broker.data_dir"] = data_dir
-    serve(
-        lambda: config.load(config_file, overrides),
-        lambda broker: print("ready", *(f"{k}={v}" for k, v in broker.endpoints.items()), flush=True),
-    )
+
+def paragraphs(text: str | None) -> str:
+    """A docstring for the terminal, which breaks the lines where it needs to."""
+    return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
+
+
+for panel, name, command, epilog in (
+    (FIRST, "demo", start.demo, start.DEMO_EXAMPLES),
+    (FIRST, "serve", start.serve, start.SERVE_EXAMPLES),
+    (FIRST, "doctor", start.doctor, start.DOCTOR_EXAMPLES),
+    (FIRST, "settings", start.settings, start.SETTINGS_EXAMPLES),
+    (TALK, "call", talk.call, talk.CALL_EXAMPLES),
+    (TALK, "send", talk.send, talk.SEND_EXAMPLES),
+    (TALK, "publish", talk.publish, talk.PUBLISH_EXAMPLES),
+    (TALK, "subscribe", talk.subscribe, talk.SUBSCRIBE_EXAMPLES),
+    (LOOK, "services", operate.services, operate.SERVICES_EXAMPLES),
+    (LOOK, "workers", operate.workers, operate.WORKERS_EXAMPLES),
+    (LOOK, "queues", operate.queues, operate.QUEUES_EXAMPLES),
+    (LOOK, "nodes", operate.nodes, operate.NODES_EXAMPLES),
+    (LOOK, "tap", operate.tap, operate.TAP_EXAMPLES),
+    (ACT, "cancel", operate.cancel, operate.CANCEL_EXAMPLES),
+    (ACT, "drain", operate.drain, operate.DRAIN_EXAMPLES),
+):
+    app.command(name, help=paragraphs(command.__doc__), epilog=epilog, rich_help_panel=panel)(command)
 
 
 def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit status."""
     try:
-        app()
+        status = app(arguments or ["--help"], prog_name="polybus", standalone_mode=False)
+        sys.stdout.flush()
     except PolybusError as error:
-        print(f"polybus: {error}", file=sys.stderr)
-        sys.exit(1)
+        return _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _fail(f"{error.filename}: {error.strerror}; check the path and who may use it")
+    except Exception as error:
+        # typer's own errors of usage; it does not give their class a public name.
+        if not hasattr(error, "format_message"):
+            raise
+        command = getattr(getattr(error, "ctx", None), "command_path", "polybus")
+        return _fail(f"{error.format_message().rstrip('.')}; '{command} --help' shows how it is used")
+    return status if isinstance(status, int) else 0
+
+
+def _fail(text: str) -> int:
+    print(f"polybus: {text.rstrip('.')}.", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    main()

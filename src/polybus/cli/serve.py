@@ -1,35 +1,122 @@
-"""`polybus serve`: one broker in the foreground, until SIGTERM has drained it."""
+"""`polybus serve`: one broker in the foreground, until a signal has drained it.
+
+Standard output has the one line that others wait for; everything for people goes to standard error,
+written in one go, because signal handlers write there, too.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import json
+import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
+from polybus.cli.settings import flatten
 from polybus.config import Settings
+from polybus.errors import ConfigError
 from polybus.server.broker import Broker
 
 
-def serve(load: Callable[[], Settings], announce: Callable[[Broker], None]) -> None:
-    """Open a broker, announce it, and run it. SIGTERM and SIGINT drain, a second one stops, SIGHUP reloads."""
-    broker = Broker(load())
-    broker.open()
-    asked = 0
+def serve(load: Callable[[], Settings], as_json: bool = False) -> int:
+    """Run a broker; the exit status is that of the signal which ended it."""
+    settings = load()
+    broker = Broker(settings)
+    asked: list[int] = []
 
     def on_stop(number: int, frame: object) -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
+        asked.append(number)
+        if len(asked) == 1:
+            log(
+                f"draining: {len(broker.bus.requests)} unanswered requests have "
+                f"{broker.settings.broker.drain_s:g} s; a second signal stops at once"
+            )
             broker.ask_to_drain()
         else:
             broker.stop()
 
-    signal.signal(signal.SIGTERM, on_stop)
-    signal.signal(signal.SIGINT, on_stop)
-    signal.signal(signal.SIGHUP, lambda number, frame: broker.ask_to_reload(load))
-    announce(broker)
+    def reload() -> Settings:
+        return reloaded(broker.settings, load)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    endpoints = broker.open()
+    signal.signal(signal.SIGHUP, lambda number, frame: broker.ask_to_reload(reload))
+    announce(broker, endpoints, as_json)
+    if asked:
+        # It came before there was a loop to wake.
+        broker.ask_to_drain()
+    broker.run()
+    left = len(broker.bus.requests)
+    log(f"stopped with {left} unanswered requests" if left else "stopped; everything was answered")
+    return 128 + signal.SIGINT if asked[:1] == [signal.SIGINT] else 0
+
+
+def announce(broker: Broker, endpoints: Mapping[str, str], as_json: bool) -> None:
+    facts = broker.facts()
+    log(f"broker {facts['broker']!r} is up, process {facts['pid']}, {facts['pump']} pump")
+    log(exposure(endpoints.values()))
     # A reader that closed our output early is no reason to stop.
     with contextlib.suppress(BrokenPipeError):
+        print("ready", *(f"{name}={endpoint}" for name, endpoint in endpoints.items()), flush=True)
+        if as_json:
+            print(json.dumps({key: facts[key] for key in ("broker", "pid", "pump", "endpoints")}), flush=True)
         sys.stdout.flush()
-    broker.run()
+
+
+def exposure(endpoints: Iterable[str]) -> str:
+    """Who may connect, in a sentence."""
+    opened = sorted({host for host in map(host_of, endpoints) if host and not is_loopback(host)})
+    if not opened:
+        return "listening on loopback only: programs on this machine may connect, others cannot"
+    return (
+        f"listening on {', '.join(opened)}: anyone who reaches this machine may call, offer and administer; "
+        "--host 127.0.0.1 closes it"
+    )
+
+
+def host_of(endpoint: str) -> str:
+    """The host of a TCP endpoint; empty for those that never leave the machine."""
+    if not endpoint.startswith("tcp://"):
+        return ""
+    return endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def reloaded(old: Settings, load: Callable[[], Settings]) -> Settings:
+    """The settings after a reload: what may change in a running broker does, the rest is named."""
+    try:
+        new = load()
+    except ConfigError as error:
+        log(f"reload: nothing was changed, because {error}")
+        return old
+    merged = msgspec.structs.replace(
+        old,
+        limits=new.limits,
+        broker=msgspec.structs.replace(old.broker, drain_s=new.broker.drain_s),
+    )
+    before, after, wanted = flatten(old), flatten(merged), flatten(new)
+    changed = [f"{name} {before[name]} → {after[name]}" for name in after if after[name] != before[name]]
+    waiting = [f"{name} {after[name]} → {wanted[name]}" for name in after if wanted[name] != after[name]]
+    log(f"reload: {'changed ' + ', '.join(changed) if changed else 'nothing to change'}")
+    if waiting:
+        log(f"reload: needs a restart: {', '.join(waiting)}")
+    return merged
+
+
+def log(text: str) -> None:
+    """One line for people. A closed standard error is no reason to stop either."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{time.strftime('%H:%M:%S')} polybus: {text}\n".encode())

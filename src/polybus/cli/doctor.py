@@ -1,0 +1,293 @@
+"""`polybus doctor`: what is good about this machine and its broker, what is not, and what to do.
+
+A check is a function that yields findings.  `fail` means that polybus cannot work as it is set up, `warn`
+that it works but could be better off.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from polybus import config
+from polybus.cli.find import admin_place, config_path, refusal
+from polybus.cli.output import print_json, printable
+from polybus.cli.serve import exposure
+from polybus.client.admin import AdminClient
+from polybus.errors import ConfigError, PolybusError
+
+OK: Final = "ok"
+WARN: Final = "warn"
+FAIL: Final = "fail"
+# Connections are files; fewer than this is a small fleet.
+FEW_FILES: Final = 4096
+OLDEST_PYZMQ: Final = 26
+ASK_S: Final = 2.0
+
+
+class Finding(Struct, frozen=True):
+    check: str
+    mark: str
+    found: str
+    advice: str = ""
+
+
+def examine(admin: str | None, data_dir: Path | None, config_file: Path | None, as_json: bool) -> bool:
+    """Print what was found; True if nothing has to be repaired."""
+    findings = list(check_all(admin, data_dir, config_file))
+    if as_json:
+        print_json(
+            [{"check": f.check, "status": f.mark, "found": f.found, "advice": f.advice} for f in findings]
+        )
+    else:
+        _print(findings)
+    return all(finding.mark != FAIL for finding in findings)
+
+
+def check_all(admin: str | None, data_dir: Path | None, config_file: Path | None) -> Iterator[Finding]:
+    yield from check_python()
+    yield from check_pump()
+    yield from check_java()
+    yield from check_files()
+    settings, finding = check_config(config_file)
+    yield finding
+    yield from check_data_dir(Path(settings.broker.data_dir) if data_dir is None else data_dir)
+    broker, finding = check_broker(admin, data_dir)
+    yield finding
+    if broker is not None:
+        yield check_exposure(broker)
+    yield from check_ports(settings, broker)
+
+
+# -- the machine ------------------------------------------------------------------------------
+
+
+def check_python() -> Iterator[Finding]:
+    import zmq
+
+    yield Finding("python", OK, f"{platform.python_version()} at {sys.executable}")
+    found = f"pyzmq {zmq.__version__}, libzmq {zmq.zmq_version()}"
+    if zmq.pyzmq_version_info()[0] < OLDEST_PYZMQ:
+        yield Finding("zeromq", FAIL, found, f"install pyzmq {OLDEST_PYZMQ} or newer")
+    else:
+        yield Finding("zeromq", OK, found)
+
+
+def check_pump() -> Iterator[Finding]:
+    from polybus.server.pump import COMPILED, pump_report
+
+    try:
+        kind, why = pump_report()
+    except ConfigError as error:
+        yield Finding("pump", FAIL, str(error), "unset POLYBUS_PUMP, or set it to one of these")
+        return
+    compiled = kind == COMPILED
+    yield Finding("pump", OK if compiled else WARN, f"{kind}: {why}")
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+    compiler = next((found for found in map(shutil.which, filter(None, names)) if found), None)
+    if compiler:
+        yield Finding("c compiler", OK, compiler)
+    elif compiled:
+        yield Finding("c compiler", OK, "none, and none is needed: the pump is compiled already")
+    else:
+        yield Finding("c compiler", WARN, "none", "install one, then reinstall polybus, for the fast pump")
+
+
+def check_java() -> Iterator[Finding]:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java")) if home else None
+    java = java or shutil.which("java")
+    advice = "install Java 17 or newer if you want the Spark pipeline; the broker needs none"
+    if java is None:
+        yield Finding("java", WARN, "none", advice)
+        return
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        yield Finding("java", WARN, f"{java} does not run", advice)
+        return
+    first = (answer.stderr or answer.stdout).partition("\n")[0]
+    yield Finding("java", OK, f"{first} at {java}")
+
+
+def check_files() -> Iterator[Finding]:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The broker raises its own limit to the hard one.
+    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    found = f"{most} open files allowed (now {soft}); each connection is one"
+    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
+        yield Finding(
+            "file limit", WARN, found, "raise the hard limit (ulimit -Hn, LimitNOFILE) for large fleets"
+        )
+    else:
+        yield Finding("file limit", OK, found)
+
+
+# -- settings and files -----------------------------------------------------------------------
+
+
+def check_config(path: Path | None) -> tuple[config.Settings, Finding]:
+    """The settings in force, or the defaults if those are wrong."""
+    path = config_path(path)
+    place = path or Path(config.FILE_NAME)
+    try:
+        settings = config.load(path)
+    except ConfigError as error:
+        return config.Settings(), Finding(
+            "settings", FAIL, str(error), "correct it; 'polybus settings' lists all"
+        )
+    found = f"{place.resolve()}" if place.exists() else f"no {place} here: defaults and environment"
+    return settings, Finding("settings", OK, found)
+
+
+def check_data_dir(path: Path) -> Iterator[Finding]:
+    place = path
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        found = f"{path}" if place == path else f"{path}, which will be made"
+        yield Finding("data directory", OK, found)
+    else:
+        yield Finding("data directory", FAIL, f"{path} cannot be written", "choose another with --data-dir")
+
+
+# -- the broker -------------------------------------------------------------------------------
+
+
+def check_broker(admin: str | None, data_dir: Path | None) -> tuple[dict[str, Any] | None, Finding]:
+    """What the broker says of itself, if one answers."""
+    start = "start one with 'polybus serve'"
+    try:
+        endpoint = admin_place(admin, data_dir)
+    except PolybusError as error:
+        return None, Finding("broker", WARN, str(error), "" if start in str(error) else start)
+    reason = refusal(endpoint, ASK_S)
+    if reason:
+        return None, Finding("broker", WARN, f"none answers at {endpoint} ({reason})", start)
+    try:
+        with AdminClient(endpoint, ASK_S) as client:
+            status: dict[str, Any] = client.ask("status")
+    except PolybusError as error:
+        return None, Finding("broker", WARN, str(error), f"another program may have that port; {start}")
+    found = (
+        f"{status['broker']!r} answers at {endpoint}: process {status['pid']}, {status['pump']} pump, "
+        f"{status['state']}, {status['workers']} workers, {status['requests']} unanswered requests"
+    )
+    return status, Finding("broker", OK, found)
+
+
+def check_exposure(broker: dict[str, Any]) -> Finding:
+    found = exposure(broker["endpoints"].values())
+    return Finding("exposure", OK if "loopback only" in found else WARN, found)
+
+
+def check_ports(settings: config.Settings, broker: dict[str, Any] | None) -> Iterator[Finding]:
+    """Whether a broker with these settings could listen."""
+    bound = set(broker["endpoints"].values()) if broker else set()
+    for name in config.PORTS:
+        try:
+            endpoint = config.endpoint(settings, name)
+        except ConfigError as error:
+            yield Finding(name, FAIL, str(error))
+            continue
+        if endpoint is None or not endpoint.startswith("tcp://") or endpoint.endswith(":*"):
+            continue
+        if endpoint in bound:
+            yield Finding(name, OK, f"{endpoint} belongs to the broker")
+            continue
+        problem = bind_problem(endpoint)
+        if not problem:
+            yield Finding(name, OK, f"{endpoint} is free")
+            continue
+        number = int(endpoint.rpartition(":")[2])
+        holder = holder_of(number) if problem == errno.EADDRINUSE else ""
+        found = (
+            f"{endpoint} is in use{holder}"
+            if problem == errno.EADDRINUSE
+            else (f"{endpoint}: {os.strerror(problem).lower()}")
+        )
+        # A broker that runs elsewhere does not need it; one that is yet to start does.
+        yield Finding(
+            name,
+            WARN if broker else FAIL,
+            found,
+            f"free it, or set {name} or {config.variable(name)} (-1: off)",
+        )
+
+
+def bind_problem(endpoint: str) -> int:
+    """Why nobody can listen there, as an errno; 0 if somebody can."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    host = "0.0.0.0" if host == "*" else host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as attempt:
+        # As libzmq does: connections that are closing do not count.
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((host, int(port)))
+            attempt.listen(1)
+        except socket.gaierror:
+            return errno.EADDRNOTAVAIL
+        except OSError as error:
+            return error.errno or errno.EINVAL
+    return 0
+
+
+def holder_of(port: int) -> str:
+    """The process that listens on a port, as far as this system and user can tell."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            # State 0A is LISTEN; the address ends with the port in hexadecimal.
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    if not inodes:
+        return ""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            held = any(os.readlink(fd) in inodes for fd in (process / "fd").iterdir())
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if held:
+            return f" by process {process.name} ({printable(command.strip())[:80]})"
+    return " by another user's process"
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {OK: "green", WARN: "yellow", FAIL: "bold red"}
+    table = Table.grid(padding=(0, 2))
+    for finding in findings:
+        text = Text(printable(finding.found))
+        if finding.advice:
+            text.append(f"\n→ {finding.advice}", "italic")
+        table.add_row(Text(finding.mark, styles[finding.mark]), Text(finding.check), text)
+    console = Console()
+    console.print(table)
+    counts = {mark: sum(finding.mark == mark for finding in findings) for mark in (WARN, FAIL)}
+    if counts[FAIL]:
+        console.print(f"\n{counts[FAIL]} to repair, {counts[WARN]} that could be better.", style=styles[FAIL])
+    elif counts[WARN]:
+        console.print(f"\nNothing to repair; {counts[WARN]} could be better.", style=styles[WARN])
+    else:
+        console.print("\nAll is well.", style=styles[OK])

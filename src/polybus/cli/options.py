@@ -1,0 +1,67 @@
+"""What many commands share: their options, the panels of the help, and how examples are written.
+
+Nothing here imports more than typer, so that `polybus --help` is quick.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+FIRST: Final = "Start here"
+TALK: Final = "Talk to services and topics"
+LOOK: Final = "Look into a running broker"
+ACT: Final = "Act on a running broker"
+
+
+class Dialect(StrEnum):
+    mdr = "mdr"
+    mdp1 = "mdp1"
+    mdp2 = "mdp2"
+    ebus = "ebus"
+    emqp = "emqp"
+    dbp = "dbp"
+
+
+class TopicDialect(StrEnum):
+    ebus = "ebus"
+    emqp = "emqp"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        help="The data directory of the broker: where it listens is read from there.",
+    ),
+]
+Admin = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        metavar="ADDRESS",
+        help="The broker's admin socket: an endpoint, host:port, a host or a port. Without it "
+        "POLYBUS_ADMIN_PORT, else polybus.toml, else port 5240 here.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="ADDRESS",
+        help="Where the broker listens for this: an endpoint, host:port or a host. Without it the "
+        "environment (POLYBUS_MDR_CLIENT, POLYBUS_EBUS_PUBLISH and so on), else the default port here.",
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="How long to wait for an answer.")
+]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help. A blank line between two is what keeps them on lines of their own."""
+    return "\n\n".join([f"[bold]{'Examples' if len(lines) > 1 else 'Example'}[/bold]", *lines])

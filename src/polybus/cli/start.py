@@ -1,0 +1,161 @@
+"""The commands that a newcomer meets first: demo, serve, doctor, settings. What they do is elsewhere."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polybus.cli.options import Admin, DataDir, Json, examples
+from polybus.errors import ConfigError
+
+
+class Pump(StrEnum):
+    compiled = "compiled"
+    pyzmq = "pyzmq"
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="POLYBUS_CONFIG",
+        show_envvar=True,
+        help="The settings' file; without it ./polybus.toml is read if it is there.",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.NAME=VALUE",
+        help="Any other setting, as often as needed; in the environment it is POLYBUS_SECTION_NAME. "
+        "'polybus settings' lists them all. A port takes a number, an endpoint, 0 (any free) or -1 (off).",
+    ),
+]
+AnyPort = Annotated[
+    bool,
+    typer.Option(
+        "--any-port",
+        envvar="POLYBUS_ANY_PORT",
+        show_envvar=True,
+        help="Listen on free ports; they are printed, and written to endpoints.json in the data directory.",
+    ),
+]
+
+
+def _env(name: str, flag: str, **options: Any) -> Any:
+    variable = f"POLYBUS_BROKER_{name.upper()}"
+    return typer.Option(flag, envvar=variable, show_envvar=True, **options)
+
+
+SERVE_EXAMPLES = examples(
+    "polybus serve",
+    "polybus serve --any-port --data-dir var/second --name second",
+    "polybus serve --set ebus.frontend=6000 --set dbp.enabled=false --set limits.queue_length=1000",
+)
+
+
+def serve(
+    data_dir: Annotated[
+        str | None, _env("data_dir", "--data-dir", help="Where the broker keeps its files (default: var).")
+    ] = None,
+    config: Config = None,
+    host: Annotated[
+        str | None,
+        _env("host", "--host", help="The interface to listen on (default: 127.0.0.1, this machine only)."),
+    ] = None,
+    any_port: AnyPort = False,
+    pump: Annotated[
+        Pump | None, _env("pump", "--pump", help="How messages are moved (default: the fastest there is).")
+    ] = None,
+    name: Annotated[
+        str | None, _env("name", "--name", help="What other components call this broker (default: polybus).")
+    ] = None,
+    set_: Set = None,
+    json_: Json = False,
+) -> None:
+    """Run a broker in the foreground, on the default ports of every dialect.
+
+    One line that begins with 'ready' is printed as soon as everything is bound. SIGTERM (or Ctrl-C) lets it
+    finish what is unanswered, a second one stops it at once; SIGHUP makes it read its settings again.
+    """
+    from polybus import config as configuration
+    from polybus.cli.serve import serve as run
+
+    overrides = configuration.any_free_ports() if any_port else {}
+    named = {"data_dir": data_dir, "host": host, "pump": pump and pump.value, "name": name}
+    overrides |= {f"broker.{option}": value for option, value in named.items() if value is not None}
+    overrides |= read_assignments(set_ or [])
+    status = run(lambda: configuration.load(config, overrides), json_)
+    if status:
+        raise typer.Exit(status)
+
+
+def read_assignments(texts: list[str]) -> dict[str, str]:
+    """`section.name=value` → the settings that it means."""
+    from polybus.cli.settings import names
+
+    known = names()
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals:
+            raise ConfigError(f"--set takes section.name=value, not {text!r}; for example ebus.frontend=6000")
+        if name not in known:
+            raise ConfigError(f"there is no setting {name!r}{_near(name, known)}")
+        found[name] = value.strip()
+    return found
+
+
+def _near(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else "; 'polybus settings' lists them all"
+
+
+SETTINGS_EXAMPLES = examples("polybus settings", "polybus settings --set broker.host=0.0.0.0 --json")
+
+
+def settings(config: Config = None, set_: Set = None, json_: Json = False) -> None:
+    """Show every setting, its value, where that comes from, and its environment variable."""
+    from polybus.cli.settings import show
+
+    show(config, read_assignments(set_ or []), json_)
+
+
+DOCTOR_EXAMPLES = examples("polybus doctor", "polybus doctor --json")
+
+
+def doctor(admin: Admin = None, data_dir: DataDir = None, config: Config = None, json_: Json = False) -> None:
+    """Check this machine and its broker, and say what to do about what is wrong.
+
+    The exit status is 1 if something has to be repaired, 0 if all is well or could only be better.
+    """
+    from polybus.cli.doctor import examine
+
+    if not examine(admin, data_dir, config, json_):
+        raise typer.Exit(1)
+
+
+DEMO_EXAMPLES = examples("polybus demo", "polybus demo --stay")
+
+
+def demo(
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Keep everything running until Ctrl-C, to try commands on it.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """See it work: a broker, workers of all six dialects, and clients of all six that call them.
+
+    It runs on free ports and in a temporary directory, and leaves nothing behind.
+    """
+    from polybus.cli.demo import run
+
+    if not run(stay, json_):
+        raise typer.Exit(1)

@@ -1,0 +1,92 @@
+"""`polybus tap`: each thing that happens on the bus, as a line."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from polybus.cli.output import one_line, print_json, printable, say
+from polybus.client.admin import AdminClient
+
+_STYLES: Final = {
+    "accepted": "cyan",
+    "queued": "cyan",
+    "dispatched": "blue",
+    "partial": "green",
+    "replied": "bold green",
+    "published": "magenta",
+    "subscribed": "magenta",
+    "unsubscribed": "magenta",
+    "worker_up": "green",
+    "registered": "green",
+    "retried": "yellow",
+    "requeued": "yellow",
+    "expired": "yellow",
+    "cancelled": "yellow",
+    "node_late": "yellow",
+    "late": "yellow",
+    "worker_down": "red",
+    "node_down": "red",
+    "rejected": "bold red",
+    "refused": "bold red",
+    "failed": "bold red",
+    "invalid": "bold red",
+    "denied": "bold red",
+    "answer_lost": "bold red",
+}
+
+
+def watch(endpoint: str, service: str, what: str, bodies: bool, count: int, as_json: bool) -> None:
+    """Print until `count` were printed (0: for ever)."""
+    console = Console(soft_wrap=True, highlight=False)
+    seen = 0
+    with AdminClient(endpoint) as admin:
+        records = admin.tap(service, what, bodies)
+        for record in records:
+            if not record:
+                say(f"tapping {endpoint}; Ctrl-C ends it")
+                continue
+            if as_json:
+                print_json(record)
+            else:
+                console.print(line(record))
+                sys.stdout.flush()
+            seen += 1
+            if seen == count:
+                break
+        records.close()  # type: ignore[attr-defined]
+
+
+def line(record: dict[str, Any]) -> Text:
+    """One observation for people."""
+    at = record["at"]
+    clock = time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"
+    text = Text(clock, style="dim")
+    text.append(f" {record['what']:<12}", _STYLES.get(record["what"], ""))
+    if record["service"]:
+        text.append(f" {printable(record['service'])}", "bold")
+    for role, sign in (("client", "from"), ("worker", "to")):
+        if record[role]:
+            dialect = record[f"{role}_dialect"]
+            text.append(f" {sign} {printable(record[role])}" + (f" ({dialect})" if dialect else ""))
+    if record["token"]:
+        text.append(f" {record['token']}", "dim")
+    if record["attempt"] > 1:
+        text.append(f" attempt {record['attempt']}", "yellow")
+    if record.get("age_s"):
+        text.append(f" {record['age_s'] * 1000:.1f} ms", "dim")
+    why = ": ".join(printable(record[key]) for key in ("reason", "detail") if record[key])
+    if why:
+        text.append(f" {why}", "red")
+    if record["bytes"]:
+        text.append(f" {record['bytes']} B", "dim")
+    for body in record.get("body_base64", ()):
+        text.append(f" {one_line(base64.b64decode(body))}", "italic")
+    if record.get("missed_before"):
+        text.append(f" ({record['missed_before']} before this were missed)", "bold yellow")
+    return text
