@@ -61,9 +61,16 @@ class AdminEar:
     """The ear of the admin socket, and the fan-out of observations to taps."""
 
     def __init__(
-        self, bus: Bus, outbox: Outbox, wall: Callable[[], float], facts: Callable[[], dict[str, Any]]
+        self,
+        bus: Bus,
+        outbox: Outbox,
+        wall: Callable[[], float],
+        facts: Callable[[], dict[str, Any]],
+        on_drain: Callable[[], None] = lambda: None,
     ) -> None:
         self._bus = bus
+        # The server's part of draining: what is still unanswered after a while is left so.
+        self._on_drain = on_drain
         self._wall = wall
         # What the server knows beside the core: endpoints, pump, limits, uptime.
         self._facts = facts
@@ -176,6 +183,7 @@ class AdminEar:
 
     def _drain(self, question: dict[str, Any], now: float) -> Any:
         self._bus.handle(events.Drain(), now)
+        self._on_drain()
         return {"state": self._bus.state.name.lower(), "requests": len(self._bus.requests)}
 
 

@@ -97,7 +97,7 @@ class Broker:
         self._outbox.handlers[act.Forget] = lambda action: None
         self._outbox.handlers[act.Dial] = self._dial
         self._outbox.handlers[act.HangUp] = self._hang_up
-        self._admin = AdminEar(self.bus, self._outbox, self._wall, self.facts)
+        self._admin = AdminEar(self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain)
         self._assembly.admin.ear = self._admin
         self._ears = [link.ear for link in links]
         self._write_endpoints()
