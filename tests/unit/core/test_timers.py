@@ -1,0 +1,150 @@
+"""Deadlines: never early, at most one slot late, cheap to withdraw."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polybus.core.timers import SLOTS_PER_S, Timers
+
+SLOT_S = 1 / SLOTS_PER_S
+
+
+class Item:
+    def __init__(self, name: object = None) -> None:
+        self.name = name
+        self.slot = 0
+
+
+times = st.floats(0.0, 1e6, allow_nan=False)
+
+
+@given(at=times, early=st.floats(0.0, 10.0))
+def test_never_early(at: float, early: float) -> None:
+    timers: Timers[Item] = Timers()
+    item = Item()
+    timers.set(item, at)
+    now = at - early
+    if now < at:
+        assert timers.due(now) == []
+        assert item.slot
+
+
+@given(at=times)
+def test_at_most_one_slot_late(at: float) -> None:
+    timers: Timers[Item] = Timers()
+    item = Item()
+    timers.set(item, at)
+    # A hair more than a slot, for the rounding of large numbers.
+    assert timers.due(at + SLOT_S + 1e-9) == [item]
+    assert item.slot == 0
+    assert timers.due(at + 100) == []
+
+
+@given(at=times)
+def test_next_at_is_when_it_is_due(at: float) -> None:
+    timers: Timers[Item] = Timers()
+    timers.set(Item(), at)
+    next_at = timers.next_at()
+    assert next_at is not None
+    assert at <= next_at + 1e-9
+    assert next_at <= at + SLOT_S + 1e-9
+    assert len(timers.due(next_at)) == 1
+    assert timers.next_at() is None
+
+
+def test_nothing_is_due_when_nothing_was_set() -> None:
+    timers: Timers[Item] = Timers()
+    assert timers.due(1e9) == []
+    assert timers.next_at() is None
+
+
+def test_a_withdrawn_deadline_never_comes() -> None:
+    timers: Timers[Item] = Timers()
+    kept, gone = Item(), Item()
+    timers.set(kept, 1.0)
+    timers.set(gone, 1.0)
+    timers.clear(gone)
+    timers.clear(gone)
+    assert gone.slot == 0
+    assert timers.due(2.0) == [kept]
+
+
+def test_withdrawing_what_was_never_set_does_nothing() -> None:
+    timers: Timers[Item] = Timers()
+    timers.clear(Item())
+    assert timers.next_at() is None
+
+
+def test_slots_that_were_emptied_do_not_wake_anybody() -> None:
+    timers: Timers[Item] = Timers()
+    items = [Item() for _ in range(3)]
+    for item, at in zip(items, (1.0, 2.0, 3.0), strict=True):
+        timers.set(item, at)
+    timers.clear(items[0])
+    timers.clear(items[1])
+    next_at = timers.next_at()
+    assert next_at is not None
+    assert next_at >= 3.0
+    assert timers.due(10.0) == [items[2]]
+
+
+def test_a_slot_can_be_used_again() -> None:
+    timers: Timers[Item] = Timers()
+    item = Item()
+    for _ in range(3):
+        timers.set(item, 1.0)
+        timers.clear(item)
+        assert timers.next_at() is None
+        timers.set(item, 1.0)
+        assert timers.due(2.0) == [item]
+
+
+def test_one_slot_keeps_the_order_in_which_deadlines_were_set() -> None:
+    timers: Timers[Item] = Timers()
+    items = [Item(n) for n in range(10)]
+    for item in items:
+        timers.set(item, 5.0)
+    assert timers.due(6.0) == items
+
+
+def test_many_items() -> None:
+    timers: Timers[Item] = Timers()
+    items = [Item(n) for n in range(20_000)]
+    for n, item in enumerate(items):
+        timers.set(item, (n * 7919) % 1000 / 10)
+    for item in items[::2]:
+        timers.clear(item)
+    found: list[Item] = []
+    now = 0.0
+    while (at := timers.next_at()) is not None:
+        assert at > now or not found
+        now = at
+        found += timers.due(now)
+    assert len(found) == 10_000
+    assert set(found) == set(items[1::2])
+    assert not timers._slots
+    assert not timers._order
+
+
+@given(st.lists(st.tuples(st.sampled_from("sct"), st.integers(0, 9), st.floats(0.0, 5.0)), max_size=60))
+def test_like_a_plain_table(steps: list[tuple[str, int, float]]) -> None:
+    """Any sequence of setting, withdrawing and looking gives what a table of deadlines would give."""
+    timers: Timers[Item] = Timers()
+    items = [Item(n) for n in range(10)]
+    table: dict[Item, float] = {}
+    now = 0.0
+    for what, which, number in steps:
+        item = items[which]
+        if what == "s" and item not in table:
+            table[item] = now + number
+            timers.set(item, now + number)
+        elif what == "c":
+            table.pop(item, None)
+            timers.clear(item)
+        elif what == "t":
+            now += number
+            for found in timers.due(now):
+                assert table.pop(found) <= now
+            assert not [item for item, at in table.items() if at <= now - SLOT_S - 1e-9]
+        assert {item for item in items if item.slot} == set(table)
