@@ -90,6 +90,8 @@ class Bus:
         self.topic_counts: dict[bytes, int] = {}
         self.replies: deque[tuple[float, Client, bytes, int]] = deque()
         self.replies_bytes = 0
+        # Requests that expire after the default time, oldest first; those with a time of their own.
+        self.default_expiries: dict[bytes, Request] = {}
         self.expiries: Timers[Request] = Timers()
         self.watches: Timers[Worker] = Timers()
         self.leases: Timers[Node] = Timers()
@@ -113,7 +115,17 @@ class Bus:
             for t in (self.expiries.next_at(), self.watches.next_at(), self.leases.next_at())
             if t is not None
         ]
+        for oldest in self.default_expiries.values():
+            times.append(oldest.expires_at)
+            break
         return min(times, default=None)
+
+    def change_limits(self, limits: Limits) -> None:
+        """Let other limits hold from now on; what is accepted already keeps its deadline."""
+        for request in self.default_expiries.values():
+            self.expiries.set(request, request.expires_at)
+        self.default_expiries.clear()
+        self.limits = limits
 
     def service(self, name: bytes) -> Service | None:
         """The service of this name, made if it is new; None if there are too many."""

@@ -6,13 +6,13 @@ What is refused here never becomes a request: its client is told why, and nothin
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from polybus.core.actions import Accept, Answer, Refuse
+from polybus.core.actions import Accept, Refuse
 from polybus.core.lifecycle import QUEUE, BusState
-from polybus.core.model import Client, Reason, Request, Service
+from polybus.core.model import PLAIN_CALL, Address, Body, Client, JobOptions, Reason, Request, Service
 from polybus.core.replies import release_client
 from polybus.core.requests import dispatch
 
@@ -22,16 +22,45 @@ if TYPE_CHECKING:
 
 
 def on_submit(bus: Bus, event: events.Submit, now: float) -> None:
-    client = bus.clients.get(event.client)
+    submit(
+        bus,
+        event.client,
+        event.voice,
+        event.request_id,
+        event.service,
+        event.body,
+        now,
+        event.options,
+        event.ttl_s,
+        event.receipt,
+        event.fallback,
+    )
+
+
+def submit(
+    bus: Bus,
+    address: Address,
+    voice: Any,
+    request_id: bytes,
+    name: bytes,
+    body: Body,
+    now: float,
+    options: JobOptions = PLAIN_CALL,
+    ttl_s: float | None = None,
+    receipt: bool = False,
+    fallback: bytes = b"",
+) -> None:
+    """The event `Submit` as a call: every request passes here, and an event for each would cost more
+    than the look-ups it leads to."""
+    client = bus.clients.get(address)
     if client is None:
-        client = bus.clients[event.client] = Client(event.client)
-    request_id = event.request_id
-    if request_id and (request_id in client.outstanding or request_id in client.done):
-        _seen_before(bus, client, event)
+        client = bus.clients[address] = Client(address)
+    outstanding = client.outstanding
+    if request_id and (request_id in outstanding or request_id in client.done):
+        _seen_before(bus, client, voice, request_id, options, receipt)
         return
-    body = event.body
     size = len(body[0]) if len(body) == 1 else sum(map(len, body))
-    service = bus.services.get(event.service)
+    service = bus.services.get(name)
     limits = bus.limits
     if (
         service is None
@@ -39,34 +68,32 @@ def on_submit(bus: Bus, event: events.Submit, now: float) -> None:
         or size > limits.body_bytes
         or bus.held_bytes + size > limits.held_bytes
         or service.queue.length >= limits.queue_length
-        or len(client.outstanding) >= limits.outstanding_per_client
+        or len(outstanding) >= limits.outstanding_per_client
         or not service.roster.members
     ):
         # Most requests pass all of these; the others get a closer look.
-        service, refusal = _admit(bus, client, event, size)
+        service, refusal = _admit(bus, client, name, fallback, size)
         if service is None:
-            reason, detail = refusal
-            _turn_away(bus, client, event, reason, detail, now)
+            _turn_away(bus, client, voice, request_id, name, *refusal, now)
             return
     bus.sequence += 1
     token = b"%b%x" % (bus.nonce, bus.sequence)
-    ttl_s = event.ttl_s if event.ttl_s is not None else limits.request_ttl_s
-    expires_at = now + ttl_s
-    request = Request(
-        token, request_id, client, event.voice, service, body, size, event.options, now, expires_at
-    )
-    client.outstanding[request_id or token] = request
+    expires_at = now + (limits.request_ttl_s if ttl_s is None else ttl_s)
+    request = Request(token, request_id, client, voice, service, body, size, options, now, expires_at)
+    outstanding[request_id or token] = request
     bus.requests[token] = request
     bus.held_bytes += size
     bus.counters.accepted += 1
     service.accepted += 1
-    if ttl_s != inf:
+    if ttl_s is None:
+        bus.default_expiries[token] = request
+    elif ttl_s != inf:
         bus.expiries.set(request, expires_at)
-    if event.receipt:
-        bus.actions.append(Accept(event.client, event.voice, service.name, request_id))
+    if receipt:
+        bus.actions.append(Accept(address, voice, service.name, request_id))
     if bus.watched:
-        bus.observe_request("accepted", request, now, body=event.body)
-    worker = service.roster.best() if not service.queue.length else None
+        bus.observe_request("accepted", request, now, body=body)
+    worker = None if service.queue.length else service.roster.best()
     if worker is None:
         request.state = QUEUE[request.state]
         service.queue.push(request)
@@ -74,43 +101,30 @@ def on_submit(bus: Bus, event: events.Submit, now: float) -> None:
         dispatch(bus, request, worker, now)
 
 
-def _seen_before(bus: Bus, client: Client, event: events.Submit) -> None:
+def _seen_before(
+    bus: Bus, client: Client, voice: Any, request_id: bytes, options: JobOptions, receipt: bool
+) -> None:
     """A request id seen before is not run again: it waits with the first, or gets its answer."""
-    pending = client.outstanding.get(event.request_id)
-    if pending is not None:
-        bus.counters.duplicates += 1
-        # The peer may have come back with another framing: the newest way to answer counts.
-        pending.voice = event.voice
-        if event.options.reply_requested and not pending.options.reply_requested:
-            pending.options = structs.replace(pending.options, reply_requested=True)
-        if event.receipt:
-            bus.actions.append(Accept(client.address, event.voice, pending.service.name, event.request_id))
-        return
-    done = client.done[event.request_id]
     bus.counters.duplicates += 1
-    bus.counters.replayed += 1
-    if event.receipt:
-        bus.actions.append(Accept(client.address, event.voice, done.service, event.request_id))
-    if not event.options.reply_requested:
+    pending = client.outstanding.get(request_id)
+    if pending is not None:
+        # The peer may have come back with another framing: the newest way to answer counts.
+        pending.voice = voice
+        if options.reply_requested and not pending.options.reply_requested:
+            pending.options = structs.replace(pending.options, reply_requested=True)
+        if receipt:
+            bus.actions.append(Accept(client.address, voice, pending.service.name, request_id))
         return
-    if done.reason is None:
-        bus.actions.append(Answer(client.address, event.voice, done.service, event.request_id, done.body))
-    else:
-        bus.actions.append(
-            Refuse(
-                client.address,
-                event.voice,
-                done.service,
-                event.request_id,
-                done.reason,
-                done.detail,
-                done.body,
-            )
-        )
+    bus.counters.replayed += 1
+    done = client.done[request_id]
+    if receipt:
+        bus.actions.append(Accept(client.address, voice, done.service, request_id))
+    if options.reply_requested:
+        bus.actions.append(structs.replace(done, voice=voice))
 
 
 def _admit(
-    bus: Bus, client: Client, event: events.Submit, size: int
+    bus: Bus, client: Client, name: bytes, fallback: bytes, size: int
 ) -> tuple[Service | None, tuple[Reason, str]]:
     """The service that takes the request, or why none does."""
     limits = bus.limits
@@ -128,13 +142,13 @@ def _admit(
             Reason.OUT_OF_MEMORY,
             f"unanswered requests hold {bus.held_bytes} of {limits.held_bytes} bytes; try again later",
         )
-    service = bus.services.get(event.service)
-    if event.fallback and (service is None or not service.roster.members):
-        other = bus.services.get(event.fallback)
+    service = bus.services.get(name)
+    if fallback and (service is None or not service.roster.members):
+        other = bus.services.get(fallback)
         if other is not None and other.roster.members:
             service = other
     if service is None:
-        service = bus.service(event.service)
+        service = bus.service(name)
         if service is None:
             return None, (
                 Reason.TOO_MANY_SERVICES,
@@ -149,19 +163,24 @@ def _admit(
 
 
 def _turn_away(
-    bus: Bus, client: Client, event: events.Submit, reason: Reason, detail: str, now: float
+    bus: Bus,
+    client: Client,
+    voice: Any,
+    request_id: bytes,
+    name: bytes,
+    reason: Reason,
+    detail: str,
+    now: float,
 ) -> None:
     bus.counters.rejected += 1
-    bus.actions.append(
-        Refuse(client.address, event.voice, event.service, event.request_id, reason, detail, [])
-    )
+    bus.actions.append(Refuse(client.address, voice, name, request_id, reason, detail, []))
     bus.observe(
         "rejected",
         now,
-        request_id=event.request_id,
-        service=event.service,
+        request_id=request_id,
+        service=name,
         client=client.address,
-        client_voice=event.voice,
+        client_voice=voice,
         reason=str(reason),
         detail=detail,
     )

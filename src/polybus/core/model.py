@@ -3,12 +3,15 @@
 An `Address` is where a peer is: the number of the link (socket) and its identity there.
 A `voice` says how a peer is spoken to; the core carries it and never looks inside, which is
 how it stays free of dialects.  Records are compared by identity (`eq=False`) and live in the
-tables of `polybus.core.bus.Bus`.
+tables of `polybus.core.bus.Bus`.  Records that are made for every request are Structs, which are cheap to
+make; those that every request changes are slotted dataclasses, which are cheap to change.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,7 @@ from msgspec import Struct, field
 from polybus.core.lifecycle import NodeState, RequestState, WorkerState
 
 if TYPE_CHECKING:
+    from polybus.core.actions import Answer, Refuse
     from polybus.core.events import WorkerUp
 
 Address = tuple[int, bytes]
@@ -42,7 +46,7 @@ class Reason(StrEnum):
     NO_SCHEDULER = "no_scheduler"
 
 
-class Limits(Struct, frozen=True):
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """Every bound of the core, with its reason."""
 
     # One body larger than this is a file, not a message; 64 MiB also bounds what one peer can pin.
@@ -101,16 +105,8 @@ class Heartbeat(Struct, frozen=True):
 class Client(Struct, eq=False):
     address: Address
     outstanding: dict[bytes, Request] = field(default_factory=dict)
-    done: dict[bytes, Finished] = field(default_factory=dict)
-
-
-class Finished(Struct, frozen=True):
-    """An answer that was given, kept for the client that asks again."""
-
-    service: bytes
-    body: Body
-    reason: Reason | None = None
-    detail: str = ""
+    # The answers it got last, kept in case it asks again.
+    done: dict[bytes, Answer | Refuse] = field(default_factory=dict)
 
 
 class Request(Struct, eq=False):
@@ -136,7 +132,8 @@ class Request(Struct, eq=False):
         return self.request_id or self.token
 
 
-class Worker(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class Worker:
     address: Address
     voice: Any
     heartbeat: Heartbeat
@@ -147,8 +144,8 @@ class Worker(Struct, eq=False):
     seen_at: float
     spoken_at: float
     free: int = 0
-    offers: dict[Service, int] = field(default_factory=dict)
-    inflight: dict[bytes, Request] = field(default_factory=dict)
+    offers: dict[Service, int] = dataclass_field(default_factory=dict)
+    inflight: dict[bytes, Request] = dataclass_field(default_factory=dict)
     state: WorkerState = WorkerState.SERVING
     done: int = 0
     missed: int = 0
@@ -163,7 +160,8 @@ class Worker(Struct, eq=False):
     forgets_stopped: bool = False
 
 
-class Service(Struct, eq=False):
+@dataclass(slots=True, eq=False)
+class Service:
     name: bytes
     queue: FairQueue
     roster: Roster
@@ -191,17 +189,26 @@ class Node(Struct, eq=False):
     slot: int = 0
 
 
+# How many more shells than requests a queue may hold: few, because each has its body.
+SHELLS_KEPT: Final = 16
+
+
+def _waiting(requests: Iterable[Request]) -> Iterator[Request]:
+    return (request for request in requests if request.state is RequestState.QUEUED)
+
+
 class FairQueue:
     """Requests waiting for one service: those sent back first, then one of each client in turn."""
 
-    __slots__ = ("_front", "_lanes", "_turns", "length")
+    __slots__ = ("_front", "_lanes", "_shells", "_turns", "length")
 
     def __init__(self) -> None:
         self._front: deque[Request] = deque()
         self._lanes: dict[Client, deque[Request]] = {}
         self._turns: deque[Client] = deque()
-        # Only requests still in state QUEUED count; others are skipped when they are met.
+        # Only requests still in state QUEUED count; others are shells, skipped when they are met.
         self.length = 0
+        self._shells = 0
 
     def push(self, request: Request) -> None:
         lane = self._lanes.get(request.client)
@@ -219,24 +226,36 @@ class FairQueue:
     def forget_one(self) -> None:
         """A queued request has left its state; it stays here as a shell until it is met."""
         self.length -= 1
-        if self.length == 0:
-            self._front.clear()
-            self._lanes.clear()
-            self._turns.clear()
+        self._shells += 1
+        # Where nobody works, requests come and expire for ever and none is ever met.
+        if self._shells > self.length + SHELLS_KEPT or not self.length:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Let go of all shells."""
+        self._front = deque(_waiting(self._front))
+        for client, lane in list(self._lanes.items()):
+            self._lanes[client] = deque(_waiting(lane))
+            if not self._lanes[client]:
+                del self._lanes[client]
+        self._turns = deque(client for client in self._turns if client in self._lanes)
+        self._shells = 0
 
     def pop(self) -> Request:
         """The next request. There must be one (`length` > 0)."""
         request = self._next()
         while request.state is not RequestState.QUEUED:
+            self._shells -= 1
             request = self._next()
         self.length -= 1
         return request
 
     def oldest_at(self) -> float | None:
         """When the longest waiting request was accepted."""
-        heads = [lane[0].accepted_at for lane in self._lanes.values() if lane]
-        heads += [request.accepted_at for request in self._front]
-        return min(heads, default=None) if self.length else None
+        heads = [request.accepted_at for request in _waiting(self._front)]
+        for lane in self._lanes.values():
+            heads += [request.accepted_at for request in islice(_waiting(lane), 1)]
+        return min(heads, default=None)
 
     def _next(self) -> Request:
         if self._front:

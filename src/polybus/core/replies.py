@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from polybus.core.model import Client, Finished
+from polybus.core.model import Client
 
 if TYPE_CHECKING:
+    from polybus.core.actions import Answer, Refuse
     from polybus.core.bus import Bus
 
 # What one kept answer costs beside its body.
 KEPT_OVERHEAD_BYTES: Final = 400
 
 
-def keep(bus: Bus, client: Client, request_id: bytes, finished: Finished, now: float) -> None:
-    body = finished.body
+def keep(bus: Bus, client: Client, request_id: bytes, answer: Answer | Refuse, now: float) -> None:
+    body = answer.body
     size = (len(body[0]) if len(body) == 1 else sum(map(len, body))) + KEPT_OVERHEAD_BYTES
-    client.done[request_id] = finished
+    client.done[request_id] = answer
     bus.replies.append((now, client, request_id, size))
     bus.replies_bytes += size
     limits = bus.limits

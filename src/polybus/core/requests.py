@@ -28,7 +28,7 @@ from polybus.core.lifecycle import (
     RequestState,
     WorkerState,
 )
-from polybus.core.model import Body, Finished, Reason, Request, Service, Worker
+from polybus.core.model import Address, Body, Reason, Request, Service, Worker
 
 if TYPE_CHECKING:
     from polybus.core import events
@@ -144,22 +144,27 @@ def on_part(bus: Bus, event: events.Part, now: float) -> None:
 
 
 def on_result(bus: Bus, event: events.Result, now: float) -> None:
-    worker = bus.workers.get(event.worker)
-    request = worker.inflight.get(event.token) if worker is not None else None
+    finish(bus, event.worker, event.token, event.body, now)
+
+
+def finish(bus: Bus, address: Address, token: bytes, body: Body, now: float) -> None:
+    """The event `Result` as a call, for the same reason as `intake.submit`."""
+    worker = bus.workers.get(address)
+    request = worker.inflight.get(token) if worker is not None else None
     if worker is None or request is None:
-        worker, request = _held(bus, event.worker, event.token, now)
+        worker, request = _held(bus, address, token, now)
         if worker is None or request is None:
-            _late(bus, event.worker, event.token, now)
+            _late(bus, address, token, now)
             return
     worker.seen_at = now
     del worker.inflight[request.token]
     worker.done += 1
     if request.state in TERMINAL:
-        _late(bus, event.worker, event.token, now)
+        _late(bus, address, token, now)
     else:
         bus.counters.replied += 1
         request.service.answered += 1
-        _end(bus, request, ANSWER, None, "", event.body, now)
+        _end(bus, request, ANSWER, None, "", body, now)
     if not worker.grants_slots:
         worker.free += 1
     if worker.contested:
@@ -255,10 +260,13 @@ def _withdraw(bus: Bus, request: Request, detail: str, now: float) -> None:
 
 
 def expire_due(bus: Bus, now: float) -> None:
-    for request in bus.expiries.due(now):
+    due = bus.expiries.due(now)
+    for request in bus.default_expiries.values():
+        # All have waited the same time at most, so they stand in the order of their deadlines.
         if request.expires_at > now:
-            bus.expiries.set(request, request.expires_at)
-            continue
+            break
+        due.append(request)
+    for request in due:
         waited = f"no answer within {request.expires_at - request.accepted_at:g} s"
         detail = f"{waited}, no worker was free" if request.worker is None else f"{waited}, a worker has it"
         bus.counters.expired += 1
@@ -301,22 +309,25 @@ def _end(
     client = request.client
     service = request.service.name
     request_id = request.request_id
-    bus.expiries.clear(request)
+    if request.slot:
+        bus.expiries.clear(request)
+    else:
+        bus.default_expiries.pop(request.token, None)
     bus.held_bytes -= request.size
     del client.outstanding[request_id or request.token]
     del bus.requests[request.token]
+    answer: Answer | Refuse
+    if reason is None:
+        answer = Answer(client.address, request.voice, service, request_id, body)
+    else:
+        answer = Refuse(client.address, request.voice, service, request_id, reason, detail, body)
     if request.options.reply_requested:
-        if reason is None:
-            bus.actions.append(Answer(client.address, request.voice, service, request_id, body))
-        else:
-            bus.actions.append(
-                Refuse(client.address, request.voice, service, request.request_id, reason, detail, body)
-            )
+        bus.actions.append(answer)
     if bus.watched:
         what = request.state.name.lower()
         bus.observe_request(what, request, now, reason=str(reason or ""), detail=detail, body=body)
     if request_id:
-        replies.keep(bus, client, request_id, Finished(service, body, reason, detail), now)
+        replies.keep(bus, client, request_id, answer, now)
     else:
         replies.release_client(bus, client)
     if bus.state is BusState.DRAINING and not bus.requests:

@@ -20,7 +20,9 @@ from collections.abc import Callable, Sequence
 from polybus.core import events
 from polybus.core.actions import Answer, Beat, Dismiss
 from polybus.core.bus import Bus
+from polybus.core.intake import submit
 from polybus.core.model import Address, Body, Heartbeat
+from polybus.core.requests import finish
 from polybus.dialects import mmi
 from polybus.dialects.crossing import read_error
 from polybus.dialects.port import Hear, Message, Rebuke, Voice, drop
@@ -82,7 +84,7 @@ class Majordomo(ABC):
         if service.startswith(mmi.PREFIX):
             self._manage(client, voice, request_id, service, body)
         else:
-            self._bus.handle(events.Submit(client, voice, request_id, service, body), now)
+            submit(self._bus, client, voice, request_id, service, body, now)
 
     def _manage(self, client: Address, voice: Voice, request_id: bytes, service: bytes, body: Body) -> None:
         answer = mmi.answer(self._bus, service, body)
@@ -91,7 +93,7 @@ class Majordomo(ABC):
     def _final(self, worker: Address, token: bytes, body: Body, now: float) -> None:
         error = read_error(body)
         if error is None:
-            self._bus.handle(events.Result(worker, token, body), now)
+            finish(self._bus, worker, token, body, now)
         else:
             self._bus.handle(events.Failure(worker, token, error, body), now)
 

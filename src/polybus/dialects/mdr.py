@@ -9,6 +9,7 @@ from __future__ import annotations
 from polybus.core import events
 from polybus.core.actions import Answer, Beat, Refuse, Stream
 from polybus.core.bus import Bus
+from polybus.core.intake import submit
 from polybus.core.model import Address, Heartbeat, Request, Worker
 from polybus.dialects import majordomo, mmi
 from polybus.dialects.crossing import error_body
@@ -76,8 +77,8 @@ class Mdr(majordomo.Majordomo):
         if service.startswith(mmi.PREFIX):
             self._manage(client, self._client_voices[at], request.request_id, service, request.body)
         else:
-            event = events.Submit(client, self._client_voices[at], request.request_id, service, request.body)
-            self._bus.handle(event, now)
+            voice = self._client_voices[at]
+            submit(self._bus, client, voice, request.request_id, service, request.body, now)
 
     def hear_worker(self, link: int, frames: Message, at: int, now: float) -> None:
         message = wire.read_from_worker(frames, at)

@@ -189,7 +189,7 @@ class Broker:
 
     def _apply(self, settings: Settings) -> None:
         """Take over what may change while running; the rest needs a restart."""
-        self.bus.limits = settings.limits
+        self.bus.change_limits(settings.limits)
         self.settings = settings
 
     def _end_soon(self) -> None:
