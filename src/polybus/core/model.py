@@ -10,10 +10,12 @@ make; those that every request changes are slotted dataclasses, which are cheap 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
