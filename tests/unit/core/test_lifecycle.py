@@ -60,7 +60,7 @@ def test_move(move: Move[IntEnum], state: IntEnum) -> None:
         assert state not in move, "asking must not add to the table"
 
 
-@pytest.mark.parametrize("state", sorted(life.TERMINAL) + [W.GONE, N.DOWN])
+@pytest.mark.parametrize("state", [*sorted(life.TERMINAL), W.GONE, N.DOWN])
 def test_terminal_states_have_no_exit(state: IntEnum) -> None:
     assert not [move.name for move in MACHINES[type(state)] if state in move]
 
