@@ -100,7 +100,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(text: str) -> int:
-    print(f"polybus: {text.rstrip('.')}.", file=sys.stderr)
+    print(f"polybus: {text}" if text.endswith((".", "?")) else f"polybus: {text}.", file=sys.stderr)
     return 1
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -29,6 +29,10 @@ class Dialect(StrEnum):
 class TopicDialect(StrEnum):
     ebus = "ebus"
     emqp = "emqp"
+
+
+def dialect_option(purpose: str, dialects: type[StrEnum] = Dialect) -> Any:
+    return typer.Option("--dialect", metavar="DIALECT", help=f"The dialect {purpose}: {', '.join(dialects)}.")
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from polybus.cli.options import Address, DataDir, Dialect, Json, Timeout, TopicDialect, examples
+from polybus.cli.options import (
+    Address,
+    DataDir,
+    Dialect,
+    Json,
+    Timeout,
+    TopicDialect,
+    dialect_option,
+    examples,
+)
 from polybus.errors import LocalProtocolError, RequestFailed, RequestTimeout
 
 # How long libzmq may take to hand over what was sent.
@@ -27,7 +36,7 @@ CALL_EXAMPLES = examples(
 def call(
     service: Service,
     body: Body = "",
-    dialect: Annotated[Dialect, typer.Option(help="The dialect to ask in.")] = Dialect.mdr,
+    dialect: Annotated[Dialect, dialect_option("to ask in")] = Dialect.mdr,
     address: Address = None,
     data_dir: DataDir = None,
     timeout: Timeout = 30.0,
@@ -83,9 +92,7 @@ SEND_EXAMPLES = examples(
 def send(
     service: Service,
     body: Body = "",
-    dialect: Annotated[
-        Dialect, typer.Option(help="The dialect to ask in; only emqp has words for the options of jobs.")
-    ] = Dialect.emqp,
+    dialect: Annotated[Dialect, dialect_option("to ask in (only emqp has options of jobs)")] = Dialect.emqp,
     guarantee: Annotated[
         bool, typer.Option("--guarantee", help="The job is on disk before the id is printed (emqp).")
     ] = False,
@@ -139,7 +146,7 @@ PUBLISH_EXAMPLES = examples(
 def publish(
     topic: Topic,
     body: Body = "",
-    dialect: Annotated[TopicDialect, typer.Option(help="The dialect to publish in.")] = TopicDialect.ebus,
+    dialect: Annotated[TopicDialect, dialect_option("to publish in", TopicDialect)] = TopicDialect.ebus,
     address: Address = None,
     data_dir: DataDir = None,
     timeout: Timeout = 5.0,
@@ -178,7 +185,7 @@ def subscribe(
         list[str] | None,
         typer.Argument(metavar="PREFIX...", help="How the topics begin; without any: everything."),
     ] = None,
-    dialect: Annotated[TopicDialect, typer.Option(help="The dialect to subscribe in.")] = TopicDialect.ebus,
+    dialect: Annotated[TopicDialect, dialect_option("to subscribe in", TopicDialect)] = TopicDialect.ebus,
     count: Annotated[
         int, typer.Option("--count", min=0, help="Stop after so many; 0 goes on until Ctrl-C.")
     ] = 0,

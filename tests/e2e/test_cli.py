@@ -1,0 +1,321 @@
+"""The command line against a real broker on free ports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polybus.client.addresses import DIALECTS
+from polybus.client.admin import AdminClient
+from polybus.client.client import Client
+from polybus.client.handlers import Request
+from polybus.client.worker import Worker
+from polybus.config import PORTS, variable
+from polybus.errors import RequestFailed, WorkerRejected
+from support.commands import Running, Served, closing, polybus, wait_until
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path, "--name", "tested", "--set", "broker.drain_s=0.5")
+    yield served
+    served.close()
+
+
+def hello(request: Request) -> bytes:
+    return b"hello " + request.body
+
+
+def count(request: Request) -> Any:
+    for number in range(int(request.body)):
+        yield b"%d" % number
+    return b"end"
+
+
+def refuse(request: Request) -> bytes:
+    raise WorkerRejected("not today")
+
+
+@contextlib.contextmanager
+def working(broker: Served) -> Iterator[None]:
+    """A worker of three services, in a thread."""
+    worker = Worker({"hello": hello, "count": count, "refuse": refuse}, broker.endpoints["majordomo.workers"])
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        with AdminClient(broker.endpoints["admin.port"]) as admin:
+            wait_until(lambda: len(admin.ask("workers")) == 3)
+        yield
+    finally:
+        worker.stop()
+        thread.join(10)
+
+
+def ok(broker: Served, *arguments: str, stdin: bytes = b"") -> bytes:
+    """The output of a command that must succeed."""
+    done = polybus(*arguments, "--data-dir", str(broker.data_dir), cwd=broker.data_dir.parent, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(done: Any) -> str:
+    """The one sentence of a command that must fail."""
+    assert done.returncode == 1, done
+    assert done.stdout == b""
+    text: str = done.stderr.decode()
+    assert text.startswith("polybus: "), text
+    assert text.endswith((".\n", "?\n")), text
+    assert text.count("\n") == 1, text
+    return text
+
+
+# -- serve ------------------------------------------------------------------------------------
+
+
+def test_serve_announces_itself_and_ends_with_0_after_sigterm(tmp_path: Path) -> None:
+    with closing(Served(tmp_path, "--json")) as served:
+        assert isinstance(served, Served)
+        assert set(served.endpoints) == set(PORTS)
+        facts = json.loads(served.wait_for(served.output, "{"))
+        assert facts["endpoints"] == served.endpoints
+        assert facts["pid"] == served.process.pid
+        written = json.loads((served.data_dir / "endpoints.json").read_text())
+        assert written["endpoints"] == served.endpoints
+        served.wait_for(served.errors, "loopback only")
+        assert served.end(signal.SIGTERM) == 0
+        assert served.output[0].startswith("ready ")
+        assert "draining" in served.errors[-2]
+        assert not (served.data_dir / "endpoints.json").exists()
+
+
+def test_interrupted_serve_drains_and_ends_with_130(broker: Served) -> None:
+    assert broker.end(signal.SIGINT) == 130
+    assert not any("Traceback" in line for line in broker.errors)
+
+
+def test_sighup_takes_over_what_it_may_and_names_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "polybus.toml"
+    file.write_text("[limits]\nqueue_length = 10\n[majordomo]\nheartbeat_s = 2.0\n")
+    with closing(Served(tmp_path)) as served:
+        file.write_text("[limits]\nqueue_length = 20\n[majordomo]\nheartbeat_s = 1.0\n")
+        served.process.send_signal(signal.SIGHUP)
+        served.wait_for(served.errors, "changed limits.queue_length 10 → 20")
+        served.wait_for(served.errors, "needs a restart: majordomo.heartbeat_s 2.0 → 1.0")
+        file.write_text("[limits\n")
+        served.process.send_signal(signal.SIGHUP)
+        served.wait_for(served.errors, "nothing was changed")
+        assert served.end(signal.SIGTERM) == 0
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = polybus("serve", "--any-port", "--set", f"ebus.frontend={port}", cwd=tmp_path)
+    assert f"127.0.0.1:{port} is in use" in refused(done)
+
+
+def test_an_unknown_pump_ends_serve(tmp_path: Path) -> None:
+    assert "compiled" in refused(polybus("serve", "--any-port", "--set", "broker.pump=magic", cwd=tmp_path))
+
+
+# -- talking ----------------------------------------------------------------------------------
+
+
+def test_calls(broker: Served) -> None:
+    with working(broker):
+        for dialect in DIALECTS:
+            assert ok(broker, "call", "hello", "world", "--dialect", dialect) == b"hello world\n"
+        assert ok(broker, "call", "hello", "-", "--raw", stdin=b"\xff\n") == b"hello \xff\n"
+        answer = json.loads(ok(broker, "call", "hello", "you", "--json"))
+        assert answer["body"] == "hello you"
+        assert answer["ms"] > 0
+        assert ok(broker, "call", "count", "2", "--stream") == b"0\n1\nend\n"
+        pieces = ok(broker, "call", "count", "1", "--stream", "--json").splitlines()
+        assert [json.loads(piece)["body"] for piece in pieces] == ["0", "end"]
+        place = ("--address", broker.endpoints["majordomo.clients"])
+        assert polybus("call", "hello", *place, cwd=broker.data_dir).stdout == b"hello \n"
+        assert "not today" in refused(polybus("call", "refuse", *place, cwd=broker.data_dir))
+        nobody = polybus("call", "nobody", "--timeout", "0.2", *place, cwd=broker.data_dir)
+        assert "polybus services" in refused(nobody)
+
+
+def test_sent_jobs_are_confirmed(broker: Served) -> None:
+    token = ok(broker, "send", "later", "x", "--guarantee", "--retries", "2").decode().strip()
+    listed = json.loads(ok(broker, "queues", "--requests", "--json"))
+    assert [(row["request_id"], row["service"], row["dialect"]) for row in listed] == [
+        (token, "later", "emqp")
+    ]
+    assert json.loads(ok(broker, "send", "later", "--dialect", "mdr", "--json"))["service"] == "later"
+
+
+@pytest.mark.parametrize(("published", "subscribed"), [("ebus", "emqp"), ("emqp", "ebus"), ("ebus", "ebus")])
+def test_publications_reach_subscribers(broker: Served, published: str, subscribed: str) -> None:
+    place = ("--data-dir", str(broker.data_dir))
+    arguments = ("subscribe", "news.", "--dialect", subscribed, "--count", "1", *place)
+    with closing(Running(*arguments, cwd=broker.data_dir)) as subscriber:
+        with AdminClient(broker.endpoints["admin.port"]) as admin:
+            wait_until(lambda: admin.ask("status")["subscriptions"] == 1)
+        ok(broker, "publish", "other", "no", "--dialect", published)
+        ok(broker, "publish", "news.rome", "sun\x1b[1m\nny", "--dialect", published)
+        assert subscriber.end() == 0
+        assert subscriber.output == ["news.rome\tsun\\x1b[1m\\nny"]
+
+
+# -- looking and acting -----------------------------------------------------------------------
+
+
+def test_what_the_broker_knows(broker: Served) -> None:
+    assert json.loads(ok(broker, "services", "--json")) == []
+    with working(broker):
+        ok(broker, "call", "hello", "world")
+        rows = {row["service"]: row for row in json.loads(ok(broker, "services", "--json"))}
+        assert rows["hello"]["answered"] == 1
+        assert rows["hello"]["dialects"] == ["mdr"]
+        assert b"hello" in ok(broker, "services")
+        assert len(json.loads(ok(broker, "workers", "--json"))) == 3
+        assert b"mdr" in ok(broker, "workers")
+        assert {row["service"] for row in json.loads(ok(broker, "queues", "--json"))} >= {"hello"}
+        assert b"in flight" in ok(broker, "queues")
+    assert json.loads(ok(broker, "nodes", "--json")) == []
+    admin = broker.endpoints["admin.port"]
+    by_address = polybus("services", "--admin", admin, "--json", cwd=broker.data_dir)
+    by_environment = polybus(
+        "services", "--json", cwd=broker.data_dir, env={variable("admin.port"): admin.rpartition(":")[2]}
+    )
+    assert by_address.returncode == by_environment.returncode == 0
+
+
+def test_tap_shows_a_request_from_begin_to_end(broker: Served) -> None:
+    place = ("--data-dir", str(broker.data_dir))
+    with (
+        working(broker),
+        closing(
+            Running("tap", "--service", "hello", "--bodies", "--count", "3", *place, cwd=broker.data_dir)
+        ) as tap,
+        closing(
+            Running("tap", "--what", "replied", "--count", "1", "--json", *place, cwd=broker.data_dir)
+        ) as answers,
+    ):
+        for running in (tap, answers):
+            running.wait_for(running.errors, "tapping")
+        ok(broker, "call", "hello", "world", "--dialect", "ebus")
+        assert tap.end() == answers.end() == 0
+        assert [line.split()[1] for line in tap.output] == ["accepted", "dispatched", "replied"]
+        assert "hello world" in tap.output[2]
+        record = json.loads(answers.output[0])
+        assert (record["client_dialect"], record["worker_dialect"]) == ("ebus", "mdr")
+
+
+@pytest.mark.parametrize("arguments", [("tap",), ("subscribe", "x"), ("call", "nobody")])
+def test_ctrl_c_is_quiet(broker: Served, arguments: tuple[str, ...]) -> None:
+    place = ("--data-dir", str(broker.data_dir))
+    with closing(Running(*arguments, *place, cwd=broker.data_dir)) as running:
+        if arguments[0] == "call":
+            with AdminClient(broker.endpoints["admin.port"]) as admin:
+                wait_until(lambda: bool(admin.ask("requests")))
+        else:
+            running.wait_for(running.errors, "Ctrl-C")
+        assert running.end(signal.SIGINT) == 130
+        assert not any("Traceback" in line or "Abort" in line for line in running.errors)
+
+
+def test_cancel_tells_the_client(broker: Served) -> None:
+    with Client(broker.endpoints["ebus.frontend"], "ebus") as client:
+        pending = client.submit("nobody", b"x")
+        with AdminClient(broker.endpoints["admin.port"]) as admin:
+            wait_until(lambda: bool(admin.ask("requests")))
+        (row,) = json.loads(ok(broker, "queues", "--requests", "--json"))
+        assert b"nobody" in ok(broker, "queues", "--requests")
+        assert ok(broker, "cancel", row["token"]) == f"cancelled {row['token']}\n".encode()
+        with pytest.raises(RequestFailed) as caught:
+            pending.result(10)
+        assert caught.value.code in ("cancelled", "rejected")
+    place = ("--data-dir", str(broker.data_dir))
+    assert "queues --requests" in refused(polybus("cancel", "nothing", *place, cwd=broker.data_dir))
+
+
+def test_drain_ends_an_idle_broker(broker: Served) -> None:
+    assert json.loads(ok(broker, "drain", "--json"))["requests"] == 0
+    assert broker.end() == 0
+
+
+def test_drain_does_not_wait_for_ever(broker: Served) -> None:
+    ok(broker, "send", "nobody", "x")
+    assert b"1 requests" in ok(broker, "drain")
+    assert broker.end() == 0
+    assert "1 unanswered" in broker.errors[-1]
+
+
+# -- no broker --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("services", "--admin"),
+        ("tap", "--admin"),
+        ("call", "hello", "--address"),
+        ("send", "hello", "--address"),
+        ("publish", "news", "x", "--address"),
+        ("subscribe", "news", "--address"),
+    ],
+)
+def test_no_broker_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    text = refused(polybus(*arguments, f"127.0.0.1:{port}", cwd=tmp_path))
+    assert f"127.0.0.1:{port}" in text
+    assert "polybus serve" in text
+
+
+def test_a_broker_that_was_killed_is_one_sentence(broker: Served) -> None:
+    place = ("--data-dir", str(broker.data_dir))
+    broker.end(signal.SIGKILL)
+    assert "polybus serve" in refused(polybus("services", *place, cwd=broker.data_dir))
+    (broker.data_dir / "endpoints.json").unlink()
+    assert "polybus serve" in refused(polybus("services", *place, cwd=broker.data_dir))
+
+
+# -- doctor -----------------------------------------------------------------------------------
+
+# The default ports may be anybody's while the tests run.
+NO_PORTS = {variable(name): "0" for name in PORTS}
+
+
+def findings(output: bytes) -> dict[str, dict[str, str]]:
+    return {finding["check"]: finding for finding in json.loads(output)}
+
+
+def test_doctor_finds_the_broker(broker: Served) -> None:
+    place = ("--data-dir", str(broker.data_dir))
+    own_port = broker.endpoints["ebus.frontend"].rpartition(":")[2]
+    env = {**NO_PORTS, variable("ebus.frontend"): own_port}
+    done = polybus("doctor", "--json", *place, cwd=broker.data_dir, env=env)
+    found = findings(done.stdout)
+    assert done.returncode == 0, found
+    assert "'tested' answers" in found["broker"]["found"]
+    assert found["exposure"]["status"] == "ok"
+    assert "belongs to the broker" in found["ebus.frontend"]["found"]
+    assert {"python", "zeromq", "pump", "c compiler", "java", "file limit", "settings"} <= set(found)
+    assert polybus("doctor", *place, cwd=broker.data_dir, env=NO_PORTS).returncode == 0
+
+
+def test_doctor_names_who_has_a_port_and_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        env = {**NO_PORTS, variable("ebus.frontend"): str(taken.getsockname()[1])}
+        place = ("--admin", "127.0.0.1:1")
+        done = polybus("doctor", "--json", *place, cwd=tmp_path, env=env)
+        found = findings(done.stdout)["ebus.frontend"]
+        assert done.returncode == 1
+        assert found["status"] == "fail"
+        assert "is in use" in found["found"]
+        assert "POLYBUS_EBUS_FRONTEND" in found["advice"]
+        assert b"1 to repair" in polybus("doctor", *place, cwd=tmp_path, env=env).stdout

@@ -1,0 +1,122 @@
+"""`polybus` as people run it: commands that end, a broker that runs, and output that is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+WAIT_S = 20.0
+PREFIXES = ("POLYBUS_", "EBUS_", "EMQ_")
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment without settings of whoever runs the tests."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
+    return {**clean, "COLUMNS": "200", **(more or {})}
+
+
+def polybus(
+    *arguments: str, cwd: Path, stdin: bytes = b"", env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "polybus", *arguments],
+        input=stdin,
+        capture_output=True,
+        cwd=cwd,
+        env=environment(env),
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+class Running:
+    """A command that goes on; both of its outputs are read all the time."""
+
+    def __init__(self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "polybus", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=environment(env),
+        )
+        self.output: list[str] = []
+        self.errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, lines))
+            for stream, lines in ((self.process.stdout, self.output), (self.process.stderr, self.errors))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _read(stream: object, lines: list[str]) -> None:
+        for line in stream:  # type: ignore[attr-defined]
+            lines.append(line.decode().rstrip("\n"))
+
+    def wait_for(self, lines: list[str], words: str) -> str:
+        """The first of these lines that contains the words."""
+
+        def found() -> str:
+            return next((line for line in list(lines) if words in line), "")
+
+        wait_until(lambda: bool(found()) or self.process.poll() is not None)
+        line = found()
+        assert line, (words, self.output, self.errors)
+        return line
+
+    def end(self, signal_number: int | None = None) -> int:
+        """The exit status, after this signal if one is given."""
+        if signal_number is not None:
+            self.process.send_signal(signal_number)
+        status = self.process.wait(WAIT_S)
+        for reader in self._readers:
+            reader.join(WAIT_S)
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.end()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+class Served(Running):
+    """`polybus serve` on free ports."""
+
+    def __init__(self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        self.data_dir = folder / "data"
+        super().__init__(
+            "serve", "--any-port", "--data-dir", str(self.data_dir), *arguments, cwd=folder, env=env
+        )
+        try:
+            ready = self.wait_for(self.output, "ready ")
+        except BaseException:
+            self.close()
+            raise
+        self.endpoints = dict(word.split("=", 1) for word in ready.split()[1:])
+
+
+@contextlib.contextmanager
+def closing(running: Running) -> Iterator[Running]:
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.01)
