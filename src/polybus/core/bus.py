@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from polybus.core import catalog, events, intake, replies, requests, topics, workers
 from polybus.core.actions import Observed
 from polybus.core.lifecycle import BusState
 from polybus.core.model import Address, Client, FairQueue, Limits, Node, Request, Roster, Service, Worker
 from polybus.core.timers import Timers
+
+# The longest time between two ticks, and while requests wait whose default time may run out.
+IDLE_TICK_S: Final = 1.0
+BUSY_TICK_S: Final = 0.1
 
 
 class Counters:
@@ -108,17 +112,10 @@ class Bus:
         self.actions = []
         return actions
 
-    def next_at(self) -> float | None:
-        """When a `Tick` is due at the latest."""
-        times = [
-            t
-            for t in (self.expiries.next_at(), self.watches.next_at(), self.leases.next_at())
-            if t is not None
-        ]
-        for oldest in self.default_expiries.values():
-            times.append(oldest.expires_at)
-            break
-        return min(times, default=None)
+    def next_at(self, now: float) -> float:
+        """When a `Tick` is due at the latest: possibly too early, never too late, and cheap to ask."""
+        at = min(self.expiries.soonest, self.watches.soonest, self.leases.soonest, now + IDLE_TICK_S)
+        return min(at, now + BUSY_TICK_S) if self.default_expiries else at
 
     def change_limits(self, limits: Limits) -> None:
         """Let other limits hold from now on; what is accepted already keeps its deadline."""

@@ -9,6 +9,7 @@ identity and remember the slot they are in (`slot`), 0 meaning none.
 from __future__ import annotations
 
 import heapq
+from math import inf
 from typing import Final, Generic, Protocol, TypeVar
 
 SLOTS_PER_S: Final = 20
@@ -27,6 +28,8 @@ class Timers(Generic[T]):
     def __init__(self) -> None:
         self._slots: dict[int, dict[T, None]] = {}
         self._order: list[int] = []
+        # No item is due before this; infinity if there is none.
+        self.soonest = inf
 
     def set(self, item: T, at: float) -> None:
         """Make `item` due at `at`, never earlier and at most one slot later. It must have no deadline yet."""
@@ -36,6 +39,7 @@ class Timers(Generic[T]):
         if bucket is None:
             self._slots[slot] = {item: None}
             heapq.heappush(self._order, slot)
+            self.soonest = self._order[0] / SLOTS_PER_S
         else:
             bucket[item] = None
 
@@ -54,6 +58,7 @@ class Timers(Generic[T]):
             for item in self._slots.pop(heapq.heappop(self._order)):
                 item.slot = 0
                 items.append(item)
+        self.soonest = self._order[0] / SLOTS_PER_S if self._order else inf
         return items
 
     def next_at(self) -> float | None:

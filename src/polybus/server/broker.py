@@ -13,7 +13,9 @@ import gc
 import json
 import os
 import secrets
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -35,8 +37,10 @@ from polybus.server.pump import open_pump
 
 # Messages taken from one socket in one turn: enough to spread the cost, few enough to stay quick.
 BATCH: Final = 256
-# Something may have to be done at least this often (leases of taps, draining).
-IDLE_MS: Final = 1000
+# How often listeners that no longer ask are let go.
+TAP_CHECK_S: Final = 1.0
+# More tracebacks than this tell nothing new and would fill the disk.
+REPORTED_ERRORS: Final = 20
 ENDPOINTS_FILE: Final = "endpoints.json"
 
 
@@ -54,6 +58,7 @@ class Broker:
         self._wall = wall
         self.bus = Bus(secrets.token_hex(4).encode() + b"-", settings.limits)
         self.publications_dropped = 0
+        self.internal_errors = 0
         self._stop_at: float | None = None
         self._drain_asked = False
         self._reload: Callable[[], Settings] | None = None
@@ -116,6 +121,7 @@ class Broker:
             "up_s": round(self._clock() - self._started_at, 3),
             "endpoints": self.endpoints,
             "publications_dropped": self.publications_dropped,
+            "internal_errors": self.internal_errors,
         }
 
     def run(self) -> None:
@@ -148,32 +154,39 @@ class Broker:
     # -- the loop ---------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        bus, pump, outbox, ears, clock = self.bus, self._pump, self._outbox, self._ears, self._clock
-        wake = len(ears)
+        bus, outbox, clock = self.bus, self._outbox, self._clock
+        recv_many = self._pump.recv_many
+        # The last one is the pipe that wakes us.
+        receive = [ear.receive for ear in self._ears] + [self._woken]
         tick = events.Tick()
-        tapped_at = clock()
+        tapped_at = now = clock()
         next_at = 0.0
-        while self._stop_at is None or clock() < self._stop_at:
-            batch = pump.recv_many(self._timeout_ms(next_at), BATCH)
+        while self._stop_at is None or now < self._stop_at:
+            batch = recv_many(max(0, int((next_at - now) * 1000) + 1), BATCH)
             now = clock()
             for link, frames in batch:
-                if link == wake:
-                    self._woken(now)
-                else:
-                    ears[link].receive(link, frames, now)
+                try:
+                    receive[link](link, frames, now)
+                except Exception:  # a bug of ours must cost one message, not everybody's broker
+                    self._survive(link, frames)
             if now >= next_at:
                 bus.handle(tick, now)
-            if now - tapped_at > 1.0:
-                tapped_at = now
-                self._admin.expire(now)
+                if now - tapped_at > TAP_CHECK_S:
+                    tapped_at = now
+                    self._admin.expire(now)
             outbox.settle(now)
-            next_at = min(bus.next_at() or now + 1.0, now + 1.0)
+            next_at = bus.next_at(now)
 
-    def _timeout_ms(self, next_at: float) -> int:
-        wait_ms = int((next_at - self._clock()) * 1000) + 1
-        return max(0, min(wait_ms, IDLE_MS))
+    def _survive(self, link: int, frames: Message) -> None:
+        """An exception that should not have been: told with all there is to know, and counted."""
+        self.internal_errors += 1
+        if self.internal_errors <= REPORTED_ERRORS:
+            shown = [bytes(frame)[:64] for frame in frames[:16]]
+            name = self._assembly.links[link].name if link < len(self._assembly.links) else "wake"
+            print(f"polybus: internal error at a message on {name}: {shown!r}", file=sys.stderr)
+            traceback.print_exc()
 
-    def _woken(self, now: float) -> None:
+    def _woken(self, link: int, frames: Message, now: float) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
         if self._drain_asked:

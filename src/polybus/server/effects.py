@@ -13,6 +13,7 @@ from typing import Any
 
 from polybus.core import actions as act
 from polybus.core import events
+from polybus.core.actions import Answer, Deliver
 from polybus.core.bus import Bus
 from polybus.core.model import Reason
 from polybus.errors import LocalProtocolError
@@ -69,7 +70,7 @@ class Outbox:
         for action in actions:
             kind = type(action)
             # The two that every request costs come first and are not looked up.
-            if kind is act.Deliver:
+            if kind is Deliver:
                 worker = action.worker
                 try:
                     message = worker.voice.deliver(worker, action.request)
@@ -79,7 +80,7 @@ class Outbox:
                     continue
                 messages.append((worker.address[0], message))
                 sources.append(action)
-            elif kind is act.Answer:
+            elif kind is Answer:
                 try:
                     message = action.voice.answer(action)
                 except LocalProtocolError as error:
