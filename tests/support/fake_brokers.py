@@ -18,7 +18,7 @@ class FakeBroker:
     def __init__(self) -> None:
         self._socket = self._bind("tcp://127.0.0.1:*")
         endpoint = self._socket.getsockopt(zmq.LAST_ENDPOINT)
-        self.endpoint = bytes(endpoint).rstrip(b"\0").decode()  # type: ignore[arg-type]
+        self.endpoint = bytes(endpoint).rstrip(b"\0").decode()
 
     def _bind(self, endpoint: str) -> zmq.Socket[bytes]:
         # A context of its own: ending it is the only way to know that the port is free again.

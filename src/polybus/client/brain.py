@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from polybus.client.lines import Lines
 from polybus.client.sessions.port import (
     NEVER,
@@ -38,21 +40,18 @@ RESEND_S: Final = 30.0
 Body = bytes | bytearray | memoryview | Sequence[bytes]
 
 
-class Ticket:
+class Ticket(Struct, eq=False):
     """One request: open, or done with a body, or done with an error."""
 
-    __slots__ = ("accepted", "body", "deadline", "done", "error", "notify", "parts", "request_id")
-
-    def __init__(self, request_id: bytes, deadline: float) -> None:
-        self.request_id = request_id
-        self.deadline = deadline
-        self.done = False
-        self.accepted = False
-        self.body: list[Frame] = []
-        self.error: RequestFailed | None = None
-        # Only requests that stream keep their parts.
-        self.parts: deque[list[Frame]] | None = None
-        self.notify: Callable[[], None] | None = None
+    request_id: bytes
+    deadline: float
+    done: bool = False
+    accepted: bool = False
+    body: list[Frame] = []
+    error: RequestFailed | None = None
+    # Only requests that stream keep their parts.
+    parts: deque[list[Frame]] | None = None
+    notify: Callable[[], None] | None = None
 
     def frames(self) -> list[bytes]:
         """The answer; raises what went wrong instead."""

@@ -182,7 +182,7 @@ class Hub:
         at = request.line
         for message in self.sessions[at].reply(request.token, body):
             self.outbox.append((at, message))
-        self._let_go(request)
+        self._held[at].pop(request.token, None)
 
     def part(self, request: Request, body: list[Any]) -> None:
         for message in self.sessions[request.line].part(request.token, body):
@@ -191,12 +191,7 @@ class Hub:
     def fail(self, request: Request, reason: str, rejected: bool) -> None:
         for message in self.sessions[request.line].fail(request.token, reason, rejected):
             self.outbox.append((request.line, message))
-        self._let_go(request)
-
-    def _let_go(self, request: Request) -> None:
-        held = self._held[request.line]
-        if held.get(request.token) is request:
-            del held[request.token]
+        self._held[request.line].pop(request.token, None)
 
     def close(self) -> None:
         """Say goodbye where somebody listens, and let go of the sockets."""

@@ -26,6 +26,9 @@ RECEIVE_HWM: Final = 100_000
 # A broker that was restarted is found again soon, one that stays away is not hammered.
 RECONNECT_MS: Final = 50
 RECONNECT_MAX_MS: Final = 1000
+# A connection whose other end vanished without a word is given up after this, and made anew.
+PROBE_MS: Final = 10_000
+PROBE_TIMEOUT_MS: Final = 30_000
 # How long a full pipe is waited for before the broker counts as lost.
 FULL_WAIT_MS: Final = 5000
 
@@ -55,6 +58,8 @@ class Lines:
             socket.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
             socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, PROBE_MS)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, PROBE_TIMEOUT_MS)
             socket.setsockopt(zmq.IPV6, 1)
             socket.setsockopt(zmq.IDENTITY, identity)
             monitor = socket.get_monitor_socket(_WATCHED)

@@ -132,7 +132,8 @@ class EbusClient(ClientSession):
         options: Options | None = None,
         wants_reply: bool = True,
     ) -> list[Message]:
-        no_options(options, "EBUS")
+        if options is not None:
+            no_options(options, "EBUS")
         # Nobody listened while nothing was asked: silence counts from here on.
         self._fresh = self._fresh or not self._asking.open
         return [self._asking.request(request_id, service, body, ttl_s)]

@@ -51,7 +51,8 @@ class MdrClient(ClientSession):
         options: Options | None = None,
         wants_reply: bool = True,
     ) -> list[Message]:
-        no_options(options, "MDR")
+        if options is not None:
+            no_options(options, "MDR")
         frames = wire.write_from_client(wire.Request(service, request_id, body))
         self._open[request_id] = frames
         return [frames]
@@ -139,8 +140,8 @@ class MdrWorker(WorkerSession):
         return [wire.write_from_worker(wire.Disconnect())]
 
 
-def no_options(options: Options | None, dialect: str) -> None:
-    if options is not None and options != Options():
+def no_options(options: Options, dialect: str) -> None:
+    if options != Options():
         raise LocalProtocolError(
             f"{dialect} has no words for job options (guarantee, retries, time limit); eMQP has"
         )

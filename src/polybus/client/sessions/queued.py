@@ -37,7 +37,8 @@ class QueuedClient(ClientSession):
         options: Options | None = None,
         wants_reply: bool = True,
     ) -> list[Message]:
-        no_options(options, self.dialect)
+        if options is not None:
+            no_options(options, self.dialect)
         self._waiting[request_id] = (service, self.write(service, body))
         return self.release()
 
