@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from polybus.core import workers
+from polybus.core import requests, workers
 from polybus.core.actions import UNKNOWN_WORKER, Acknowledge, Approve, Deny, Dismiss, Forget
 from polybus.core.lifecycle import BEAT, LAPSE, MISS, NodeState, WorkerState
 from polybus.core.model import Node, Worker
@@ -115,7 +115,7 @@ def _beat(bus: Bus, node: Node, now: float) -> None:
     node.state = BEAT[node.state]
     worker = _worker(node)
     if worker is not None:
-        workers.heard(bus, worker, now)
+        requests.heard(bus, worker, now)
 
 
 def _seen_at(node: Node) -> float:

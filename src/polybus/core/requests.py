@@ -6,6 +6,7 @@ one terminal state through `_end`, which is the only place that lets go of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -19,6 +20,7 @@ from polybus.core.lifecycle import (
     DRAIN,
     EXPIRE,
     FAIL,
+    HEAR,
     PART,
     REQUEUE,
     RUN_DRY,
@@ -78,13 +80,14 @@ def flow(bus: Bus, service: Service, now: float) -> None:
         dispatch(bus, service.queue.pop(), worker, now)
 
 
-def take_back(bus: Bus, worker: Worker, why: str, now: float) -> set[Service]:
+def take_back(bus: Bus, worker: Worker, why: str, now: float) -> Iterable[Service]:
     """Queue again, at the front, what a lost worker held. The services that have work again."""
-    waiting: set[Service] = set()
+    # A dict, because a set of them has no order: the same events shall always have the same effects.
+    waiting: dict[Service, None] = {}
     for request in reversed(worker.inflight.values()):
         if request.state not in TERMINAL and not _give_up(bus, request, why, now):
             _requeue(bus, request, why, now)
-            waiting.add(request.service)
+            waiting[request.service] = None
     worker.inflight.clear()
     return waiting
 
@@ -125,10 +128,19 @@ def _held(
     worker = bus.workers.get(address)
     if worker is None:
         return None, None
-    worker.seen_at = now
+    heard(bus, worker, now)
     if not token and worker.inflight:
         token = next(iter(worker.inflight))
     return worker, worker.inflight.get(token)
+
+
+def heard(bus: Bus, worker: Worker, now: float) -> None:
+    """A worker showed that it is there. If it rested, it takes requests again."""
+    worker.seen_at = now
+    if worker.state is WorkerState.CONGESTED:
+        worker.state = HEAR[worker.state]
+        refile(worker)
+        feed(bus, worker, now)
 
 
 def on_part(bus: Bus, event: events.Part, now: float) -> None:
@@ -157,6 +169,8 @@ def finish(bus: Bus, address: Address, token: bytes, body: Body, now: float) -> 
             _late(bus, address, token, now)
             return
     worker.seen_at = now
+    if worker.state is not WorkerState.SERVING:
+        heard(bus, worker, now)
     del worker.inflight[request.token]
     worker.done += 1
     if request.state in TERMINAL:
@@ -190,7 +204,8 @@ def on_failure(bus: Bus, event: events.Failure, now: float) -> None:
 
 
 def on_undeliverable(bus: Bus, event: events.Undeliverable, now: float) -> None:
-    worker, request = _held(bus, event.worker, event.token, now)
+    worker = bus.workers.get(event.worker)
+    request = worker.inflight.get(event.token) if worker is not None else None
     if worker is None or request is None:
         return
     del worker.inflight[request.token]

@@ -20,8 +20,9 @@ from polybus.core.actions import (
     Refuse,
     Reschedule,
 )
-from polybus.core.lifecycle import CONGEST, HEAR, LEAVE, TERMINAL, WorkerState
+from polybus.core.lifecycle import CONGEST, LEAVE, TERMINAL, WorkerState
 from polybus.core.model import Address, Heartbeat, Reason, Worker
+from polybus.core.requests import heard
 
 if TYPE_CHECKING:
     from polybus.core.bus import Bus
@@ -119,14 +120,6 @@ def on_heard(bus: Bus, event: events.Heard, now: float) -> None:
         bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
     heard(bus, worker, now)
-
-
-def heard(bus: Bus, worker: Worker, now: float) -> None:
-    worker.seen_at = now
-    if worker.state is WorkerState.CONGESTED:
-        worker.state = HEAR[worker.state]
-        requests.refile(worker)
-        requests.feed(bus, worker, now)
 
 
 def on_worker_gone(bus: Bus, event: events.WorkerGone, now: float) -> None:
@@ -228,6 +221,9 @@ def _period(heartbeat: Heartbeat) -> float:
 
 def watch_due(bus: Bus, now: float) -> None:
     for worker in bus.watches.due(now):
+        if worker.state is WorkerState.GONE:
+            # It went with another one at the same endpoint.
+            continue
         if worker.endpoint and any(request.state in TERMINAL for request in worker.inflight.values()):
             # Nobody waits for it any more and it may never come: the slot is taken back.
             _hang_up(bus, worker, now)
