@@ -1,0 +1,109 @@
+"""Who gets the next request: weight, then load, then the least recently used; slots; fairness."""
+
+from __future__ import annotations
+
+from polybus.core import events
+from support.stage import NEVER_DEAD, Stage, worker
+
+
+def test_the_least_recently_used_is_next() -> None:
+    stage = Stage()
+    for name in "abc":
+        stage.worker(name)
+    for number in "1234":
+        stage.submit("c", number)
+        stage.result(stage.delivered()[0][0])
+    order = [record.worker[1] for record in stage.told("dispatched") if record.worker]
+    assert order == [b"a", b"b", b"c", b"a"]
+
+
+def test_the_least_loaded_is_next() -> None:
+    stage = Stage()
+    stage.worker("a", credit=3)
+    stage.worker("b", credit=3)
+    for number in "1234":
+        stage.submit("c", number)
+    assert [name for name, _ in stage.delivered()] == ["a", "b", "a", "b"]
+    stage.result("b")
+    stage.result("b")
+    stage.submit("c", "5")
+    assert stage.delivered() == [("b", "5")]
+
+
+def test_the_heaviest_is_next_as_long_as_it_has_slots() -> None:
+    stage = Stage()
+    stage.worker("light", weight=1, credit=5)
+    stage.worker("heavy", weight=9, credit=2)
+    for number in "123":
+        stage.submit("c", number)
+    assert [name for name, _ in stage.delivered()] == ["heavy", "heavy", "light"]
+
+
+def test_a_free_worker_takes_its_heaviest_queue_first_and_equal_ones_in_turn() -> None:
+    stage = Stage()
+    for number, service in enumerate(("low", "low", "a", "a", "b", "b")):
+        stage.submit("c", f"{service}{number}", service)
+    offers = ((b"low", 1), (b"a", 5), (b"b", 5))
+    stage.do(events.WorkerUp(worker("w"), None, offers, NEVER_DEAD, credit=6))
+    assert [number for _, number in stage.delivered()] == ["a2", "b4", "a3", "b5", "low0", "low1"]
+
+
+def test_credit_is_respected() -> None:
+    stage = Stage()
+    held = stage.worker("w", credit=2)
+    for number in "123":
+        stage.submit("c", number)
+    assert len(stage.delivered()) == 2
+    assert (held.free, len(held.inflight)) == (0, 2)
+
+
+def test_a_worker_that_grants_slots_gets_as_many_as_it_grants() -> None:
+    stage = Stage()
+    held = stage.worker("w", credit=7, grants_slots=True)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    assert stage.nothing()
+    stage.do(events.Slot(worker("w"), None))
+    assert stage.delivered() == [("w", "1")]
+    stage.result("w")
+    assert stage.delivered() == [], "an answer is no slot"
+    stage.do(events.Slot(worker("w"), None))
+    assert stage.delivered() == [("w", "2")]
+    assert held.free == 0
+
+
+def test_credit_is_shared_by_all_services_of_a_worker() -> None:
+    stage = Stage()
+    stage.worker("w", "a", "b", credit=1)
+    stage.worker("x", "b", credit=1)
+    stage.submit("c", "1", "a")
+    stage.submit("c", "2", "b")
+    stage.submit("c", "3", "b")
+    assert stage.delivered() == [("w", "1"), ("x", "2")]
+    stage.result("w")
+    assert stage.delivered() == [("w", "3")]
+
+
+def test_one_more_service() -> None:
+    stage = Stage()
+    stage.worker("w", "a", credit=1)
+    stage.submit("c", "1", "b")
+    stage.do(events.Offer(worker("w"), None, b"b", 3))
+    assert stage.delivered() == [("w", "1")]
+    assert stage.bus.services[b"b"].roster.members[stage.bus.workers[worker("w")]] == 3
+
+
+def test_clients_are_served_in_turn() -> None:
+    stage = Stage()
+    for number in range(5):
+        stage.submit("greedy", f"g{number}")
+    stage.submit("modest", "m")
+    stage.worker("w", credit=2)
+    assert [number for _, number in stage.delivered()] == ["g0", "m"]
+
+
+def test_only_who_offers_a_service_gets_its_requests() -> None:
+    stage = Stage()
+    stage.worker("w", "other", credit=9)
+    stage.submit("c", "1")
+    assert stage.nothing()
