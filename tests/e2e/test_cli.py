@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from polybus.cli.main import run
 from polybus.client.addresses import DIALECTS
 from polybus.client.admin import AdminClient
 from polybus.client.client import Client
@@ -20,7 +23,7 @@ from polybus.client.handlers import Request
 from polybus.client.worker import Worker
 from polybus.config import PORTS, variable
 from polybus.errors import RequestFailed, WorkerRejected
-from support.commands import Running, Served, closing, polybus, wait_until
+from support.commands import Running, Served, closing, environment, polybus, wait_until
 
 
 @pytest.fixture
@@ -59,11 +62,46 @@ def working(broker: Served) -> Iterator[None]:
         thread.join(10)
 
 
-def ok(broker: Served, *arguments: str, stdin: bytes = b"") -> bytes:
-    """The output of a command that must succeed."""
-    done = polybus(*arguments, "--data-dir", str(broker.data_dir), cwd=broker.data_dir.parent, stdin=stdin)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+class Commands:
+    """Runs commands that end, in this process: dozens of interpreters would take their time."""
+
+    def __init__(
+        self, folder: Path, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[bytes]
+    ) -> None:
+        self._patch = patch
+        self._capture = capture
+        patch.chdir(folder)
+        for name in set(os.environ) - set(environment()):
+            patch.delenv(name)
+        patch.setenv("COLUMNS", "200")
+
+    def run(self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Done:
+        self._capture.readouterr()
+        with self._patch.context() as patch:
+            patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            status = run(list(arguments))
+        return Done(status, *self._capture.readouterr())
+
+    def ok(self, broker: Served, *arguments: str, stdin: bytes = b"") -> bytes:
+        """The output of a command to this broker that must succeed."""
+        done = self.run(*arguments, "--data-dir", str(broker.data_dir), stdin=stdin)
+        assert done.returncode == 0, done
+        return done.stdout
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+@pytest.fixture
+def commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Commands:
+    return Commands(tmp_path, monkeypatch, capfdbinary)
 
 
 def refused(done: Any) -> str:
@@ -82,7 +120,6 @@ def refused(done: Any) -> str:
 
 def test_serve_announces_itself_and_ends_with_0_after_sigterm(tmp_path: Path) -> None:
     with closing(Served(tmp_path, "--json")) as served:
-        assert isinstance(served, Served)
         assert set(served.endpoints) == set(PORTS)
         facts = json.loads(served.wait_for(served.output, "{"))
         assert facts["endpoints"] == served.endpoints
@@ -129,42 +166,46 @@ def test_an_unknown_pump_ends_serve(tmp_path: Path) -> None:
 # -- talking ----------------------------------------------------------------------------------
 
 
-def test_calls(broker: Served) -> None:
+def test_calls(commands: Commands, broker: Served) -> None:
     with working(broker):
         for dialect in DIALECTS:
-            assert ok(broker, "call", "hello", "world", "--dialect", dialect) == b"hello world\n"
-        assert ok(broker, "call", "hello", "-", "--raw", stdin=b"\xff\n") == b"hello \xff\n"
-        answer = json.loads(ok(broker, "call", "hello", "you", "--json"))
+            assert commands.ok(broker, "call", "hello", "world", "--dialect", dialect) == b"hello world\n"
+        assert commands.ok(broker, "call", "hello", "-", "--raw", stdin=b"\xff\n") == b"hello \xff\n"
+        answer = json.loads(commands.ok(broker, "call", "hello", "you", "--json"))
         assert answer["body"] == "hello you"
         assert answer["ms"] > 0
-        assert ok(broker, "call", "count", "2", "--stream") == b"0\n1\nend\n"
-        pieces = ok(broker, "call", "count", "1", "--stream", "--json").splitlines()
+        assert commands.ok(broker, "call", "count", "2", "--stream") == b"0\n1\nend\n"
+        pieces = commands.ok(broker, "call", "count", "1", "--stream", "--json").splitlines()
         assert [json.loads(piece)["body"] for piece in pieces] == ["0", "end"]
         place = ("--address", broker.endpoints["majordomo.clients"])
-        assert polybus("call", "hello", *place, cwd=broker.data_dir).stdout == b"hello \n"
-        assert "not today" in refused(polybus("call", "refuse", *place, cwd=broker.data_dir))
-        nobody = polybus("call", "nobody", "--timeout", "0.2", *place, cwd=broker.data_dir)
+        assert commands.run("call", "hello", *place).stdout == b"hello \n"
+        assert "not today" in refused(commands.run("call", "refuse", *place))
+        nobody = commands.run("call", "nobody", "--timeout", "0.2", *place)
         assert "polybus services" in refused(nobody)
 
 
-def test_sent_jobs_are_confirmed(broker: Served) -> None:
-    token = ok(broker, "send", "later", "x", "--guarantee", "--retries", "2").decode().strip()
-    listed = json.loads(ok(broker, "queues", "--requests", "--json"))
+def test_sent_jobs_are_confirmed(commands: Commands, broker: Served) -> None:
+    token = commands.ok(broker, "send", "later", "x", "--guarantee", "--retries", "2").decode().strip()
+    listed = json.loads(commands.ok(broker, "queues", "--requests", "--json"))
     assert [(row["request_id"], row["service"], row["dialect"]) for row in listed] == [
         (token, "later", "emqp")
     ]
-    assert json.loads(ok(broker, "send", "later", "--dialect", "mdr", "--json"))["service"] == "later"
+    assert (
+        json.loads(commands.ok(broker, "send", "later", "--dialect", "mdr", "--json"))["service"] == "later"
+    )
 
 
 @pytest.mark.parametrize(("published", "subscribed"), [("ebus", "emqp"), ("emqp", "ebus"), ("ebus", "ebus")])
-def test_publications_reach_subscribers(broker: Served, published: str, subscribed: str) -> None:
+def test_publications_reach_subscribers(
+    commands: Commands, broker: Served, published: str, subscribed: str
+) -> None:
     place = ("--data-dir", str(broker.data_dir))
     arguments = ("subscribe", "news.", "--dialect", subscribed, "--count", "1", *place)
     with closing(Running(*arguments, cwd=broker.data_dir)) as subscriber:
         with AdminClient(broker.endpoints["admin.port"]) as admin:
             wait_until(lambda: admin.ask("status")["subscriptions"] == 1)
-        ok(broker, "publish", "other", "no", "--dialect", published)
-        ok(broker, "publish", "news.rome", "sun\x1b[1m\nny", "--dialect", published)
+        commands.ok(broker, "publish", "other", "no", "--dialect", published)
+        commands.ok(broker, "publish", "news.rome", "sun\x1b[1m\nny", "--dialect", published)
         assert subscriber.end() == 0
         assert subscriber.output == ["news.rome\tsun\\x1b[1m\\nny"]
 
@@ -172,28 +213,28 @@ def test_publications_reach_subscribers(broker: Served, published: str, subscrib
 # -- looking and acting -----------------------------------------------------------------------
 
 
-def test_what_the_broker_knows(broker: Served) -> None:
-    assert json.loads(ok(broker, "services", "--json")) == []
+def test_what_the_broker_knows(commands: Commands, broker: Served) -> None:
+    assert json.loads(commands.ok(broker, "services", "--json")) == []
     with working(broker):
-        ok(broker, "call", "hello", "world")
-        rows = {row["service"]: row for row in json.loads(ok(broker, "services", "--json"))}
+        commands.ok(broker, "call", "hello", "world")
+        rows = {row["service"]: row for row in json.loads(commands.ok(broker, "services", "--json"))}
         assert rows["hello"]["answered"] == 1
         assert rows["hello"]["dialects"] == ["mdr"]
-        assert b"hello" in ok(broker, "services")
-        assert len(json.loads(ok(broker, "workers", "--json"))) == 3
-        assert b"mdr" in ok(broker, "workers")
-        assert {row["service"] for row in json.loads(ok(broker, "queues", "--json"))} >= {"hello"}
-        assert b"in flight" in ok(broker, "queues")
-    assert json.loads(ok(broker, "nodes", "--json")) == []
+        assert b"hello" in commands.ok(broker, "services")
+        assert len(json.loads(commands.ok(broker, "workers", "--json"))) == 3
+        assert b"mdr" in commands.ok(broker, "workers")
+        assert {row["service"] for row in json.loads(commands.ok(broker, "queues", "--json"))} >= {"hello"}
+        assert b"in flight" in commands.ok(broker, "queues")
+    assert json.loads(commands.ok(broker, "nodes", "--json")) == []
     admin = broker.endpoints["admin.port"]
-    by_address = polybus("services", "--admin", admin, "--json", cwd=broker.data_dir)
-    by_environment = polybus(
-        "services", "--json", cwd=broker.data_dir, env={variable("admin.port"): admin.rpartition(":")[2]}
+    by_address = commands.run("services", "--admin", admin, "--json")
+    by_environment = commands.run(
+        "services", "--json", env={variable("admin.port"): admin.rpartition(":")[2]}
     )
     assert by_address.returncode == by_environment.returncode == 0
 
 
-def test_tap_shows_a_request_from_begin_to_end(broker: Served) -> None:
+def test_tap_shows_a_request_from_begin_to_end(commands: Commands, broker: Served) -> None:
     place = ("--data-dir", str(broker.data_dir))
     with (
         working(broker),
@@ -206,7 +247,7 @@ def test_tap_shows_a_request_from_begin_to_end(broker: Served) -> None:
     ):
         for running in (tap, answers):
             running.wait_for(running.errors, "tapping")
-        ok(broker, "call", "hello", "world", "--dialect", "ebus")
+        commands.ok(broker, "call", "hello", "world", "--dialect", "ebus")
         assert tap.end() == answers.end() == 0
         assert [line.split()[1] for line in tap.output] == ["accepted", "dispatched", "replied"]
         assert "hello world" in tap.output[2]
@@ -227,29 +268,29 @@ def test_ctrl_c_is_quiet(broker: Served, arguments: tuple[str, ...]) -> None:
         assert not any("Traceback" in line or "Abort" in line for line in running.errors)
 
 
-def test_cancel_tells_the_client(broker: Served) -> None:
+def test_cancel_tells_the_client(commands: Commands, broker: Served) -> None:
     with Client(broker.endpoints["ebus.frontend"], "ebus") as client:
         pending = client.submit("nobody", b"x")
         with AdminClient(broker.endpoints["admin.port"]) as admin:
             wait_until(lambda: bool(admin.ask("requests")))
-        (row,) = json.loads(ok(broker, "queues", "--requests", "--json"))
-        assert b"nobody" in ok(broker, "queues", "--requests")
-        assert ok(broker, "cancel", row["token"]) == f"cancelled {row['token']}\n".encode()
+        (row,) = json.loads(commands.ok(broker, "queues", "--requests", "--json"))
+        assert b"nobody" in commands.ok(broker, "queues", "--requests")
+        assert commands.ok(broker, "cancel", row["token"]) == f"cancelled {row['token']}\n".encode()
         with pytest.raises(RequestFailed) as caught:
             pending.result(10)
         assert caught.value.code in ("cancelled", "rejected")
     place = ("--data-dir", str(broker.data_dir))
-    assert "queues --requests" in refused(polybus("cancel", "nothing", *place, cwd=broker.data_dir))
+    assert "queues --requests" in refused(commands.run("cancel", "nothing", *place))
 
 
-def test_drain_ends_an_idle_broker(broker: Served) -> None:
-    assert json.loads(ok(broker, "drain", "--json"))["requests"] == 0
+def test_drain_ends_an_idle_broker(commands: Commands, broker: Served) -> None:
+    assert json.loads(commands.ok(broker, "drain", "--json"))["requests"] == 0
     assert broker.end() == 0
 
 
-def test_drain_does_not_wait_for_ever(broker: Served) -> None:
-    ok(broker, "send", "nobody", "x")
-    assert b"1 requests" in ok(broker, "drain")
+def test_drain_does_not_wait_for_ever(commands: Commands, broker: Served) -> None:
+    commands.ok(broker, "send", "nobody", "x")
+    assert b"1 requests" in commands.ok(broker, "drain")
     assert broker.end() == 0
     assert "1 unanswered" in broker.errors[-1]
 
@@ -268,20 +309,20 @@ def test_drain_does_not_wait_for_ever(broker: Served) -> None:
         ("subscribe", "news", "--address"),
     ],
 )
-def test_no_broker_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_no_broker_is_one_sentence(commands: Commands, arguments: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    text = refused(polybus(*arguments, f"127.0.0.1:{port}", cwd=tmp_path))
+    text = refused(commands.run(*arguments, f"127.0.0.1:{port}"))
     assert f"127.0.0.1:{port}" in text
     assert "polybus serve" in text
 
 
-def test_a_broker_that_was_killed_is_one_sentence(broker: Served) -> None:
+def test_a_broker_that_was_killed_is_one_sentence(commands: Commands, broker: Served) -> None:
     place = ("--data-dir", str(broker.data_dir))
     broker.end(signal.SIGKILL)
-    assert "polybus serve" in refused(polybus("services", *place, cwd=broker.data_dir))
+    assert "polybus serve" in refused(commands.run("services", *place))
     (broker.data_dir / "endpoints.json").unlink()
-    assert "polybus serve" in refused(polybus("services", *place, cwd=broker.data_dir))
+    assert "polybus serve" in refused(commands.run("services", *place))
 
 
 # -- doctor -----------------------------------------------------------------------------------
@@ -294,28 +335,28 @@ def findings(output: bytes) -> dict[str, dict[str, str]]:
     return {finding["check"]: finding for finding in json.loads(output)}
 
 
-def test_doctor_finds_the_broker(broker: Served) -> None:
+def test_doctor_finds_the_broker(commands: Commands, broker: Served) -> None:
     place = ("--data-dir", str(broker.data_dir))
     own_port = broker.endpoints["ebus.frontend"].rpartition(":")[2]
     env = {**NO_PORTS, variable("ebus.frontend"): own_port}
-    done = polybus("doctor", "--json", *place, cwd=broker.data_dir, env=env)
+    done = commands.run("doctor", "--json", *place, env=env)
     found = findings(done.stdout)
     assert done.returncode == 0, found
     assert "'tested' answers" in found["broker"]["found"]
     assert found["exposure"]["status"] == "ok"
     assert "belongs to the broker" in found["ebus.frontend"]["found"]
     assert {"python", "zeromq", "pump", "c compiler", "java", "file limit", "settings"} <= set(found)
-    assert polybus("doctor", *place, cwd=broker.data_dir, env=NO_PORTS).returncode == 0
+    assert commands.run("doctor", *place, env=NO_PORTS).returncode == 0
 
 
-def test_doctor_names_who_has_a_port_and_what_to_do(tmp_path: Path) -> None:
+def test_doctor_names_who_has_a_port_and_what_to_do(commands: Commands) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         env = {**NO_PORTS, variable("ebus.frontend"): str(taken.getsockname()[1])}
         place = ("--admin", "127.0.0.1:1")
-        done = polybus("doctor", "--json", *place, cwd=tmp_path, env=env)
+        done = commands.run("doctor", "--json", *place, env=env)
         found = findings(done.stdout)["ebus.frontend"]
         assert done.returncode == 1
         assert found["status"] == "fail"
         assert "is in use" in found["found"]
         assert "POLYBUS_EBUS_FRONTEND" in found["advice"]
-        assert b"1 to repair" in polybus("doctor", *place, cwd=tmp_path, env=env).stdout
+        assert b"1 to repair" in commands.run("doctor", *place, env=env).stdout

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 WAIT_S = 20.0
 PREFIXES = ("POLYBUS_", "EBUS_", "EMQ_")
@@ -34,6 +35,9 @@ def polybus(
         timeout=WAIT_S,
         check=False,
     )
+
+
+R = TypeVar("R", bound="Running")
 
 
 class Running:
@@ -69,6 +73,9 @@ class Running:
             return next((line for line in list(lines) if words in line), "")
 
         wait_until(lambda: bool(found()) or self.process.poll() is not None)
+        if not found():
+            # It has ended; what it said may still be on its way.
+            self.end()
         line = found()
         assert line, (words, self.output, self.errors)
         return line
@@ -108,7 +115,7 @@ class Served(Running):
 
 
 @contextlib.contextmanager
-def closing(running: Running) -> Iterator[Running]:
+def closing(running: R) -> Iterator[R]:
     try:
         yield running
     finally:

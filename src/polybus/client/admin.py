@@ -20,8 +20,8 @@ from polybus.errors import ConfigError, ConnectionLost, PolybusError
 from polybus.wire.frames import EMPTY
 
 TAG: Final = b"PBADM1"
-# The broker answers within a turn of its loop; longer means that it is not there.
-TIMEOUT_S: Final = 3.0
+# The broker answers within a turn of its loop; much longer means that it is not there.
+TIMEOUT_S: Final = 5.0
 # The broker forgets a tap that is not asked for again within 10 s.
 RENEW_S: Final = 3.0
 # A tapped broker that has not answered for this long is gone.

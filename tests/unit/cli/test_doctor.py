@@ -1,0 +1,98 @@
+"""What the doctor says of machines that are not well."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+
+from polybus import config
+from polybus.cli import doctor
+
+PORTS_OFF = dict.fromkeys(config.PORTS, -1)
+
+
+def test_a_port_and_its_holder() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert doctor.bind_problem(f"tcp://127.0.0.1:{port}") == errno.EADDRINUSE
+        if Path("/proc/net/tcp").exists():
+            assert f"process {os.getpid()} " in doctor.holder_of(port)
+        settings = config.load(overrides={**PORTS_OFF, "ebus.frontend": port}, environ={})
+        (found,) = doctor.check_ports(settings, None)
+        assert found.mark == doctor.FAIL
+        (found,) = doctor.check_ports(settings, {"endpoints": {}})
+        assert found.mark == doctor.WARN
+        (found,) = doctor.check_ports(settings, {"endpoints": {"x": f"tcp://127.0.0.1:{port}"}})
+        assert found.mark == doctor.OK
+    (found,) = doctor.check_ports(settings, None)
+    assert (found.mark, found.found) == (doctor.OK, f"tcp://127.0.0.1:{port} is free")
+    assert doctor.holder_of(port) == ""
+
+
+def test_an_address_that_is_not_ours() -> None:
+    settings = config.load(overrides={**PORTS_OFF, "dbp.port": "tcp://192.0.2.1:5"}, environ={})
+    (found,) = doctor.check_ports(settings, None)
+    assert found.mark == doctor.FAIL
+    assert "192.0.2.1:5" in found.found
+
+
+def test_settings_that_are_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "polybus.toml"
+    file.write_text("[broker]\nhots = 'x'\n")
+    settings, found = doctor.check_config(file)
+    assert settings == config.Settings()
+    assert found.mark == doctor.FAIL
+    assert "hots" in found.found
+    file.write_text("[broker]\nname = 'x'\n")
+    settings, found = doctor.check_config(file)
+    assert (settings.broker.name, found.mark) == ("x", doctor.OK)
+
+
+def test_data_directories(tmp_path: Path) -> None:
+    (found,) = doctor.check_data_dir(tmp_path)
+    assert found.mark == doctor.OK
+    (found,) = doctor.check_data_dir(tmp_path / "a" / "b")
+    assert "will be made" in found.found
+    (tmp_path / "file").write_text("")
+    (found,) = doctor.check_data_dir(tmp_path / "file" / "b")
+    assert found.mark == doctor.FAIL
+
+
+def test_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (256, 1024))
+    (found,) = doctor.check_files()
+    assert (found.mark, bool(found.advice)) == (doctor.WARN, True)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (256, resource.RLIM_INFINITY))
+    (found,) = doctor.check_files()
+    assert (found.mark, "unlimited" in found.found) == (doctor.OK, True)
+
+
+def test_neither_compiler_nor_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setenv("POLYBUS_PUMP", "pyzmq")
+    pump, compiler = doctor.check_pump()
+    assert (pump.mark, compiler.mark) == (doctor.WARN, doctor.WARN)
+    assert "reinstall polybus" in compiler.advice
+    (java,) = doctor.check_java()
+    assert java.mark == doctor.WARN
+    monkeypatch.setenv("POLYBUS_PUMP", "magic")
+    (pump,) = doctor.check_pump()
+    assert pump.mark == doctor.FAIL
+
+
+def test_java_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (found,) = doctor.check_java()
+    assert (found.mark, "does not run" in found.found) == (doctor.WARN, True)
+    java.write_text("#!/bin/sh\necho 'openjdk 21' >&2\n")
+    (found,) = doctor.check_java()
+    assert (found.mark, "openjdk 21" in found.found) == (doctor.OK, True)

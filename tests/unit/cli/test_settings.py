@@ -1,0 +1,89 @@
+"""Settings from the command line, shown and reloaded; and who may connect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polybus import config
+from polybus.cli import serve
+from polybus.cli.main import run
+from polybus.cli.settings import flatten, names
+from polybus.cli.start import read_assignments
+from polybus.errors import ConfigError
+
+
+def test_every_setting_can_be_assigned() -> None:
+    assert set(config.PORTS) <= set(names())
+    assert read_assignments(["ebus.frontend=ipc://a=b", " dbp.enabled = false"]) == {
+        "ebus.frontend": "ipc://a=b",
+        "dbp.enabled": "false",
+    }
+
+
+@pytest.mark.parametrize("text", ["ebus", "ebus.frontend", "=1", "no.such=1", "broker=1"])
+def test_what_cannot_be_assigned(text: str) -> None:
+    with pytest.raises(ConfigError):
+        read_assignments([text])
+
+
+def test_settings_say_where_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POLYBUS_DBP_PORT", "7001")
+    (tmp_path / "polybus.toml").write_text("[ebus]\nfrontend = 7000\n[dbp]\nport = 6999\n")
+    assert run(["settings", "--json", "--set", "admin.port=7002"]) == 0
+    rows = {row["setting"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows) == names()
+    origins = {name: (row["value"], row["from"]) for name, row in rows.items()}
+    assert origins["ebus.frontend"] == (7000, "polybus.toml")
+    assert origins["dbp.port"][1] == "environment"
+    assert origins["admin.port"][1] == "--set"
+    assert origins["ebus.backend"] == (5001, "default")
+    assert rows["ebus.backend"]["variable"] == "POLYBUS_EBUS_BACKEND"
+    assert run(["settings"]) == 0
+    assert "POLYBUS_EBUS_BACKEND" in capsys.readouterr().out
+
+
+def test_a_reload_changes_limits_and_nothing_that_is_built_in(capfd: pytest.CaptureFixture[str]) -> None:
+    old = config.Settings()
+    wanted = config.load(
+        overrides={"limits.queue_length": 7, "broker.drain_s": 1, "ebus.frontend": 6000}, environ={}
+    )
+    merged = serve.reloaded(old, lambda: wanted)
+    before, after = flatten(old), flatten(merged)
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"limits.queue_length", "broker.drain_s"}
+    said = capfd.readouterr().err
+    assert "limits.queue_length 100000 → 7" in said
+    assert "needs a restart: ebus.frontend 5000 → 6000" in said
+    assert serve.reloaded(merged, lambda: merged) == merged
+    assert "nothing to change" in capfd.readouterr().err
+
+
+def test_a_reload_of_wrong_settings_changes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    def load() -> config.Settings:
+        raise ConfigError("it is wrong")
+
+    old = config.Settings()
+    assert serve.reloaded(old, load) is old
+    assert "nothing was changed, because it is wrong" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "endpoints",
+    [["tcp://127.0.0.1:1", "tcp://[::1]:2"], ["tcp://localhost:1"], ["ipc://a"], ["inproc://a"], []],
+)
+def test_loopback_is_said_to_be_closed(endpoints: list[str]) -> None:
+    assert "loopback only" in serve.exposure(endpoints)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "[::]", "somewhere.example"])
+def test_what_is_open_is_said_to_be_open(host: str) -> None:
+    said = serve.exposure(["tcp://127.0.0.1:1", f"tcp://{host}:2"])
+    assert host.strip("[]") in said
+    assert "127.0.0.1:1" not in said
+    assert "anyone" in said
