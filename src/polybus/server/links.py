@@ -37,9 +37,13 @@ def make_socket(
     socket.set(zmq.BACKLOG, settings.backlog)
     socket.set(zmq.RCVHWM, settings.pipe_messages)
     socket.set(zmq.SNDHWM, settings.pipe_messages)
-    # Peers come and go; a dead TCP connection must not keep its pipe for hours.
-    socket.set(zmq.HEARTBEAT_IVL, 10_000)
-    socket.set(zmq.HEARTBEAT_TIMEOUT, 30_000)
+    # Peers come and go; a dead TCP connection must not keep its pipe for hours.  The kernel looks after that:
+    # libzmq's own heartbeats search all timers of all connections for every answer, which at 10,000
+    # connections keeps its thread busy for nothing.
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, 15)
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, 5)
+    socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
     if kind == zmq.ROUTER:
         # A message for a peer that is gone or full is refused, not lost; a peer that comes back
         # with the same identity takes over from its dead connection.
