@@ -1,0 +1,216 @@
+"""DBP against a broker process: frames as the document has them, with the time as decimal text.
+
+Our answers carry the time in the asker's form, so it is looked at once and cut out everywhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from typing import Any
+
+import pytest
+import zmq
+
+from support.live import LiveBroker, Peer, wait_for
+
+NOW = b"1700000000.0"
+BEAT_S = 0.2
+# The document says 3 to 5 missed intervals.
+FEWEST, MOST = 3, 5
+
+
+class Node(Peer):
+    """A DEALER that adds the empty frame and the time."""
+
+    def __init__(self, broker: LiveBroker) -> None:
+        super().__init__(broker["dbp.port"])
+
+    def say(self, command: bytes, *rest: bytes) -> None:
+        self.send(b"", command, NOW, *rest)
+
+    def hear(self, timeout_s: float = 10.0) -> list[bytes]:
+        """The next message that is no heartbeat: command and what follows the time."""
+        empty, command, when, *rest = self.recv_until(lambda frames: frames[1] != b"<3", timeout_s)
+        assert empty == b""
+        assert abs(float(when) - time.time()) < 60
+        return [command, *rest]
+
+    def register(self, name: bytes, heartbeat_s: float = 60.0, **more: Any) -> None:
+        self.say(b"UwU", info(name, heartbeat_s, **more))
+        command, _ = self.hear()
+        assert command == b"OwO"
+
+
+def info(name: bytes, heartbeat_s: float = 60.0, **more: Any) -> bytes:
+    entry = {"name": name.decode(), "ip": "127.0.0.1", "port": 7777, "function": "test"}
+    return json.dumps({**entry, "heartbeat": heartbeat_s, **more}).encode()
+
+
+def is_listed(broker: LiveBroker, name: bytes) -> bool:
+    with Node(broker) as client:
+        client.say(b"u_U", name)
+        command, body = client.hear()
+        assert command == b"o_O"
+        return name.decode() in json.loads(body)
+
+
+@pytest.mark.conforms("DBP-3", "DBP-4", "DBP-6", "DBP-7", "DBP-10")
+def test_registration_and_information(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as node, Node(broker) as client:
+        client.say(b"u_U", service)
+        command, body = client.hear()
+        assert command == b"o_O"
+        assert "Error" in json.loads(body)
+        node.say(b"UwU", info(service))
+        command, configuration = node.hear()
+        assert command == b"OwO"
+        assert json.loads(configuration) == {"heartbeat_s": 60.0}
+        client.say(b"u_U", service)
+        command, body = client.hear()
+        entry = json.loads(body)[service.decode()]
+        assert (entry["ip"], entry["port"], entry["function"]) == ("127.0.0.1", 7777, "test")
+        client.say(b"u_U", b"")
+        _, everything = client.hear()
+        assert json.loads(everything)[service.decode()] == entry
+
+
+@pytest.mark.conforms("DBP-5", "DBP-16")
+def test_req_and_dealer_clients(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as node, Peer(broker["dbp.port"], kind=zmq.REQ) as req, Node(broker) as dealer:
+        node.register(service)
+        req.send(b"u_U", struct.pack("<f", 1.7e9), service)
+        command, when, body = req.recv()
+        assert command == b"o_O"
+        assert len(when) == 4
+        assert service.decode() in json.loads(body)
+        # The same socket takes clients and services, the empty frame is mirrored to both.
+        dealer.say(b"u_U", service, b"hello")
+        assert node.hear() == [b"u_U", service, b"hello"]
+        node.say(b"o_O", b"world")
+        assert dealer.hear() == [b"o_O", b"world"]
+
+
+@pytest.mark.conforms("DBP-8", "DBP-11")
+@pytest.mark.parametrize("field", ["name", "ip", "port", "function", "heartbeat"])
+def test_what_a_registration_needs(broker: LiveBroker, service: bytes, field: str) -> None:
+    entry = json.loads(info(service))
+    del entry[field]
+    with Node(broker) as node:
+        node.say(b"UwU", json.dumps(entry).encode())
+        command, *reasons = node.hear()
+        assert command == b"(O_O)"
+        assert any(field.encode() in reason for reason in reasons)
+    assert not is_listed(broker, service)
+
+
+@pytest.mark.conforms("DBP-9", "DBP-11", "DBP-14")
+def test_update(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as node:
+        node.say(b"UoU", json.dumps({"name": service.decode(), "function": "new"}).encode())
+        assert node.hear()[0] == b"(O_O)"
+        node.register(service)
+        node.say(b"UoU", json.dumps({"name": service.decode(), "function": "new"}).encode())
+        assert node.hear() == [b"u.u", b""]
+        node.say(b"u_U", service)
+        assert json.loads(node.hear()[1])[service.decode()]["function"] == "new"
+
+
+@pytest.mark.conforms("DBP-12", "DBP-14", "DBP-25", "DBP-28")
+def test_heartbeats_both_ways(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as node:
+        node.register(service, BEAT_S)
+        for _ in range(2):
+            empty, command, _, name = node.recv(BEAT_S * FEWEST)
+            assert (empty, command) == (b"", b"<3")
+            assert name
+            node.say(b"<3", service)
+            assert node.hear() == [b"u.u", b""]
+
+
+@pytest.mark.conforms("DBP-26", "DBP-27")
+def test_every_command_is_a_heartbeat(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as node, Node(broker) as client:
+        node.register(service, BEAT_S)
+        until = time.monotonic() + BEAT_S * MOST * 2
+        while time.monotonic() < until:
+            client.say(b"u_U", service, b"x")
+            call = node.recv()
+            # We speak all the time, so there is nothing to beat for.
+            assert call[1] == b"u_U", call
+            node.say(b"o_O", b"y")
+            assert client.hear() == [b"o_O", b"y"]
+            node.get(BEAT_S / 4)
+        assert is_listed(broker, service)
+
+
+@pytest.mark.conforms("DBP-29", "DBP-31")
+def test_a_silent_service_is_lost(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as node:
+        began = time.monotonic()
+        node.register(service, BEAT_S)
+        wait_for(lambda: not is_listed(broker, service))
+        # The bus looks every twentieth of a second, and this machine may be busy.
+        assert FEWEST * BEAT_S - 0.05 <= time.monotonic() - began <= MOST * BEAT_S + 1.0
+        while node.get(0) is not None:
+            continue
+        with Node(broker) as client:
+            client.say(b"u_U", service, b"anybody?")
+            assert node.get(BEAT_S * MOST) is None
+
+
+@pytest.mark.conforms("DBP-19", "DBP-22")
+def test_a_second_registration_ends_the_conversation(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as node:
+        node.register(service)
+        node.say(b"UwU", info(service))
+        assert node.hear() == [b"</3", b""]
+        assert not is_listed(broker, service)
+        with Node(broker) as client:
+            client.say(b"u_U", service, b"anybody?")
+            assert node.get(BEAT_S) is None
+
+
+@pytest.mark.conforms("DBP-13", "DBP-21", "DBP-22")
+@pytest.mark.parametrize("command", [(b"<3", b"nobody"), (b"o_O", b"an answer to nothing")])
+def test_unexpected_commands_end_the_conversation(broker: LiveBroker, command: tuple[bytes, ...]) -> None:
+    with Node(broker) as node:
+        node.say(*command)
+        assert node.hear() == [b"</3", b""]
+
+
+@pytest.mark.conforms("DBP-13", "DBP-20")
+def test_after_its_disconnect_a_service_is_sent_nothing(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as early:
+        early.say(b"</3")
+        assert early.get(BEAT_S) is None
+    with Node(broker) as node, Node(broker) as client:
+        node.register(service, BEAT_S)
+        node.say(b"</3")
+        wait_for(lambda: not is_listed(broker, service))
+        while node.get(0) is not None:
+            continue
+        client.say(b"u_U", service, b"anybody?")
+        assert node.get(BEAT_S * MOST) is None
+
+
+@pytest.mark.conforms("DBP-18", "DBP-23")
+def test_invalid_messages_are_dropped(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as node, Node(broker) as client:
+        node.register(service)
+        client.send(b"", b"what?", NOW, service, b"no such command")
+        client.send(b"", b"u_U", b"yesterday", service, b"no such time")
+        client.say(b"u_U", service, b"good")
+        assert node.hear() == [b"u_U", service, b"good"]
+        # A service whose message makes no sense is treated as invalid.
+        node.send(b"", b"o_O", b"yesterday", b"answer")
+        wait_for(lambda: not is_listed(broker, service))
+
+
+@pytest.mark.conforms("DBP-11")
+def test_nobody_stops_the_broker(broker: LiveBroker) -> None:
+    with Node(broker) as node:
+        node.say(b"<\\3")
+        assert node.hear()[0] == b"(O_O)"
+    assert broker.is_alive
