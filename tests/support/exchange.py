@@ -89,6 +89,8 @@ class Exchange:
                 self._post(worker.address[0], self._speak(worker.voice, action))
             case act.Dismiss(peer, voice, _):
                 self._post(peer[0], self._speak(voice, action))
+            case act.Approve() | act.Deny() | act.Acknowledge():
+                self._post(action.node[0], self._speak(action.voice, action))
             case _:
                 self._post(action.client[0], self._speak(action.voice, action))
 
