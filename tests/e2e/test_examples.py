@@ -1,0 +1,103 @@
+"""Every file in examples/ runs against a broker and prints what it promises; a new one needs an expectation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from polybus.client.admin import AdminClient
+from support.commands import Served, environment, wait_until
+from support.programs import ADMIN, Program, peer_places
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
+RUN_S = 40.0
+
+
+class Example(NamedTuple):
+    """Arguments of a run, what it prints, and the greeting service that it needs, by its dialect."""
+
+    file: str
+    arguments: tuple[str, ...] = ()
+    prints: tuple[str, ...] = ()
+    service: str = ""
+
+
+EXAMPLES = (
+    Example("hello_client.py", (), ("hello world", "refused: rejected, whom shall I greet?"), "mdr"),
+    Example(
+        "hello_client.py",
+        ("--dialect", "emqp", "Ada", "Grace"),
+        ("hello Ada", "hello Grace", "refused: rejected, whom shall I greet?"),
+        "ebus",
+    ),
+    Example(
+        "streaming.py",
+        (),
+        ("mdr: 0, 1, 2, that was all", "mdp2: 0, 1, 2, that was all", "ebus: that was all"),
+    ),
+    Example("pubsub.py", (), ("ebus to emqp: weather.ebus sunny", "emqp to ebus: weather.emqp sunny")),
+    Example("raw_majordomo_client.py", (), ("mmi.service: 200", "hello from 2011"), "emqp"),
+    Example(
+        "raw_majordomo_client.py",
+        ("nothing",),
+        ("mmi.service: 404", "nobody serves it; start examples/hello_service.py"),
+    ),
+    Example("raw_emqp_client.py", (), ("receipt: REPLY for my job", "result: hello job for my job"), "mdp1"),
+    Example(
+        "dbp_node.py",
+        (),
+        ("registration: approved", "catalog: tells the temperature", "answer: 21.5 degrees in Rome"),
+    ),
+    Example(
+        "async_client.py", (), ("20 answers, the last one CALL 19", "at the same time", "a-b-c", "given up")
+    ),
+)
+# Runs beside the others.
+SERVICE = "hello_service.py"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a program that is to find the broker."""
+    served = Served(tmp_path_factory.mktemp("examples"))
+    try:
+        yield peer_places(served.endpoints)
+        assert not any("Traceback" in line for line in served.errors), served.errors
+    finally:
+        served.close()
+
+
+def test_every_example_has_an_expectation() -> None:
+    files = {path.name for path in FOLDER.glob("*.py")}
+    assert files == {SERVICE, *(example.file for example in EXAMPLES)}
+
+
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=lambda example: " ".join((example.file, *example.arguments))
+)
+def test_example(example: Example, places: dict[str, str], tmp_path: Path) -> None:
+    if not example.service:
+        assert run(example, places, tmp_path) == list(example.prints)
+        return
+    requests = sum("hello" in line or "refused" in line for line in example.prints)
+    arguments = ("--dialect", example.service, "--requests", str(requests))
+    command = [sys.executable, str(FOLDER / SERVICE), *arguments]
+    with Program(command, tmp_path, environment(places)) as service, AdminClient(places[ADMIN]) as admin:
+        wait_until(lambda: any(row["service"] == "hello" and row["workers"] for row in admin.ask("services")))
+        assert run(example, places, tmp_path) == list(example.prints)
+        assert service.end() == 0
+        assert service.lines[0] == "serving hello"
+        assert service.lines[-1] == f"handled {requests}"
+
+
+def run(example: Example, places: dict[str, str], folder: Path) -> list[str]:
+    """The lines that an example prints."""
+    with Program(
+        [sys.executable, str(FOLDER / example.file), *example.arguments], folder, environment(places)
+    ) as program:
+        assert program.end(RUN_S) == 0, program.lines
+        return program.lines
