@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from polybus.core import events
 from polybus.core.actions import Say
 from polybus.core.bus import Bus
 from polybus.core.model import Service
@@ -40,6 +41,8 @@ class EmqpAdmin:
         message = wire.read_from_admin(frames, at)
         if isinstance(message, wire.Disconnect):
             self._say(link, frames, at, wire.write_ack(self._new_id(), message.msg_id))
+            # At once: who has the ACK may count on it that no new work is taken.
+            self._bus.handle(events.Drain(), now)
             self._on_disconnect()
         elif not isinstance(message, wire.Hello):
             self._tell(link, frames, at, REPORTS[type(message)](self._bus, now))
