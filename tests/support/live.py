@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import zmq
 
@@ -102,7 +102,7 @@ class LiveBroker:
         self._context.destroy(linger=0)
         self._folder.cleanup()
 
-    def __enter__(self) -> LiveBroker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -153,7 +153,7 @@ class Peer:
     def close(self) -> None:
         self.socket.close(0)
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
