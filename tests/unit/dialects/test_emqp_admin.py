@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from polybus.core.actions import Drained, Say
 from polybus.dialects.ebus import Ebus
 from polybus.dialects.emqp import Emqp
 from polybus.dialects.emqp_admin import EmqpAdmin
@@ -84,7 +85,8 @@ def test_disconnect_is_acknowledged_and_obeyed() -> None:
     # The acknowledgement is there before the broker is told, so that it goes out first.
     ex.listen(ADMIN, EmqpAdmin(ex.bus, lambda: noted.append(list(ex.bus.actions))))
     ex.send(ADMIN, b"a", TAG, b"DISCONNECT", b"admin:1")
-    assert [len(actions) for actions in noted] == [1]
+    assert [[type(action) for action in actions] for actions in noted] == [[Say, Drained]]
+    assert ex.drained
     frames = ex.one(ADMIN, b"a")
     assert frames[:2] == [TAG, b"ACK"]
     assert frames[3:] == [b"admin:1"]
