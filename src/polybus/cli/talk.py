@@ -94,7 +94,11 @@ def send(
     body: Body = "",
     dialect: Annotated[Dialect, dialect_option("to ask in (only emqp has options of jobs)")] = Dialect.emqp,
     guarantee: Annotated[
-        bool, typer.Option("--guarantee", help="The job is on disk before the id is printed (emqp).")
+        bool,
+        typer.Option(
+            "--guarantee",
+            help="Mark the job as one that must complete (emqp). This version keeps it in memory.",
+        ),
     ] = False,
     retries: Annotated[int, typer.Option(min=0, help="Try so often again after a failure (emqp).")] = 0,
     time_limit: Annotated[
