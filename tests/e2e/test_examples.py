@@ -1,4 +1,4 @@
-"""Every file in examples/ runs against a broker and prints what it promises; a new one needs an expectation."""
+"""Every file in examples/ runs against a broker and prints what it promises; a new one needs expectations."""
 
 from __future__ import annotations
 
