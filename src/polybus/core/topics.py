@@ -33,10 +33,9 @@ def on_subscribe(bus: Bus, event: events.Subscribe, now: float) -> None:
     if event.wanted:
         if event.prefix in prefixes or len(prefixes) < bus.limits.subscriptions:
             prefixes[event.prefix] = prefixes.get(event.prefix, 0) + 1
-    elif event.prefix in prefixes:
-        prefixes[event.prefix] -= 1
-        if prefixes[event.prefix] <= 0:
-            del prefixes[event.prefix]
+    else:
+        # Said once, when the last subscriber has let go: one who asked twice is not counted twice.
+        prefixes.pop(event.prefix, None)
     bus.observe("subscribed" if event.wanted else "unsubscribed", now, service=event.prefix)
 
 

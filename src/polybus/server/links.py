@@ -51,8 +51,8 @@ def make_socket(
         socket.set(zmq.ROUTER_HANDOVER, 1)
     if kind == zmq.XPUB:
         socket.set(zmq.SNDHWM, PUBLICATIONS_QUEUED)
-        # Every subscription is seen, so that they can be counted; a full subscriber is reported.
-        socket.set(zmq.XPUB_VERBOSER, 1)
+        # Every subscription is seen, and the last end of each; a full subscriber is reported.
+        socket.set(zmq.XPUB_VERBOSE, 1)
         socket.set(zmq.XPUB_NODROP, 1)
     return socket
 
