@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.interop_env import environment
 from support.interop_eventmq import EventMQ
 from support.interop_hermes import Hermes, beacon

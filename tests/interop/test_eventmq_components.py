@@ -6,6 +6,7 @@ import json
 import time
 
 import zmq
+
 from support.interop_eventmq import EventMQ
 from support.interop_process import Broker, until
 

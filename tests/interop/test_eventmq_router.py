@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from support.interop_eventmq import EventMQ
-from support.interop_process import until
 
 from polybus import Client, Request, RequestTimeout, Worker
-
-
-@contextmanager
-def running(worker: Worker) -> Iterator[Worker]:
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        thread.join(10)
-        assert not thread.is_alive()
+from support.interop_eventmq import EventMQ
+from support.interop_process import running, until
 
 
 def slots(eventmq: EventMQ, admin: str) -> list[int]:
@@ -40,9 +25,8 @@ def test_a_polybus_worker_serves_eventmq_s_router(eventmq: EventMQ) -> None:
         done.append((request.service, request.body))
         return b'{"value": "done"}'
 
-    worker = Worker(
-        {"default": run, "mail": run}, places["workers"], "emqp", credit=3, weights={"default": 10, "mail": 40}
-    )
+    weights = {"default": 10, "mail": 40}
+    worker = Worker(dict.fromkeys(weights, run), places["workers"], "emqp", credit=3, weights=weights)
     with running(worker):
         until(lambda: slots(eventmq, places["admin"]) == [3], "three READYs")
         shown = eventmq.shell_report(places["admin"], "show_workers")
@@ -80,4 +64,3 @@ def test_a_polybus_worker_serves_eventmq_s_router(eventmq: EventMQ) -> None:
         assert worker.invalid == 0
     # It said goodbye.
     assert slots(eventmq, places["admin"]) == []
-

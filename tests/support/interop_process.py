@@ -16,11 +16,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import zmq
+
+from polybus import Worker
 
 # How long anything may take before a test gives up. Long, because other work may share the machine.
 PATIENCE_S: Final = 20.0
@@ -40,6 +42,19 @@ def until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) 
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not happen within {timeout_s:g} s; last seen: {value!r}")
         time.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def running(worker: Worker) -> Iterator[None]:
+    """One of our own workers, in a thread."""
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
 
 
 class Process:
@@ -65,6 +80,10 @@ class Process:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
     def line(self, timeout_s: float = PATIENCE_S) -> str:
         """The next line of its output."""

@@ -17,9 +17,9 @@ import zmq.sugar.context
 if not hasattr(zmq.sugar.context, "T"):
     zmq.sugar.context.T = typing.TypeVar("T")
 
-from Hermes.Client import Client  # noqa: E402
-from Hermes.DBP import commands  # noqa: E402
-from Hermes.Service import Service  # noqa: E402
+from Hermes.Client import Client
+from Hermes.DBP import commands
+from Hermes.Service import Service
 
 # Hermes prints what it gets; the answers to the test go where it does not print.
 answers = sys.stdout
