@@ -1,0 +1,75 @@
+"""Bytes on a listening port that are no ZeroMQ, or only begin like it.
+
+Connections are plain TCP: garbage, the wrong protocol, half a greeting, a greeting and no more, a finished
+handshake followed by frames that lie about their length or end in the middle of a message.  Some stay open
+for a while and say nothing, as a peer on a bad line would.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections import deque
+
+from support.zmtp import GREETING, dial, ready
+
+# As many are held open as a broker must bear without a thought.
+HELD = 40
+
+TYPES = (b"DEALER", b"ROUTER", b"REQ", b"REP", b"PUB", b"SUB", b"XSUB", b"PUSH", b"PAIR", b"NONSENSE")
+
+
+def payload(rng: random.Random) -> bytes:
+    shaken = GREETING + ready(rng.choice(TYPES))
+    return rng.choice(
+        [
+            lambda: rng.randbytes(rng.choice((1, 10, 64, 5000))),
+            lambda: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            lambda: b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(100),
+            lambda: b"",
+            lambda: GREETING[: rng.randrange(64)],
+            lambda: GREETING,
+            lambda: GREETING[:12] + rng.randbytes(52),
+            lambda: GREETING + rng.randbytes(50),
+            lambda: GREETING + b"\x04" + bytes([255]) + b"\x05READY" + b"\xff" * 200,
+            lambda: shaken + rng.randbytes(200),
+            # A long frame of nearly 2^63 bytes; more frames announced and none sent; a truncated frame.
+            lambda: shaken + b"\x02\x7f" + b"\xff" * 7 + b"x",
+            lambda: shaken + b"\x01\x05EBC01\x01\x04PING",
+            lambda: shaken + b"\x00\xffonly this much",
+            # Many messages of one empty frame; commands that nobody knows.
+            lambda: shaken + b"\x00\x00" * 200,
+            lambda: shaken + b"\x04\x06\x05HELLO" + b"\x04\x00",
+            lambda: shaken + b"\x00\x06\x01fuzz-" + b"\x04\x10\x09SUBSCRIBEfuzz-t",
+        ]
+    )()
+
+
+class RawPeers:
+    def __init__(self, endpoints: dict[str, str]) -> None:
+        self._endpoints = [e for e in endpoints.values() if e.startswith("tcp://")]
+        self._held: deque[socket.socket] = deque()
+
+    def poke(self, rng: random.Random) -> int:
+        """One more connection; how many messages it was."""
+        line = dial(rng.choice(self._endpoints))
+        try:
+            line.sendall(payload(rng))
+        except OSError:
+            # The broker closed it already, which is its right.
+            line.close()
+            return 1
+        if rng.random() < 0.3:
+            # A hard end: the other side reads an error, not an end of file.
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        if rng.random() < 0.3:
+            self._held.append(line)
+            if len(self._held) > HELD:
+                self._held.popleft().close()
+        else:
+            line.close()
+        return 1
+
+    def close(self) -> None:
+        while self._held:
+            self._held.popleft().close()
