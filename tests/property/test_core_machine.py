@@ -399,8 +399,9 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything ends, time passes, and nothing is left."""
         bus = self.bus
-        for address in list(bus.workers):
-            self.do(events.WorkerGone(address, "the end"))
+        # One by one: hanging up on a dialled worker dials the others at its endpoint anew.
+        while bus.workers:
+            self.do(events.WorkerGone(next(iter(bus.workers)), "the end"))
         for token in list(bus.requests):
             self.do(events.CancelToken(token))
         for _ in range(30):

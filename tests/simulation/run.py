@@ -1,0 +1,42 @@
+"""Play seeded worlds: `python tests/simulation/run.py --seeds 1000`, or one of them with its trace: `--seed 7`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
+
+from simulation.world import World
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many worlds")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first one")
+    parser.add_argument("--trace", action="store_true", help="print what happens, also if all is well")
+    options = parser.parse_args()
+    started = time.monotonic()
+    broken = 0
+    for seed in range(options.seed, options.seed + options.seeds):
+        world = World(seed, trace=options.trace or options.seeds == 1)
+        try:
+            world.run()
+        except Exception:
+            broken += 1
+            print("\n".join(world.trace))
+            traceback.print_exc()
+            print(f"seed {seed} is broken; replay it with: python tests/simulation/run.py --seed {seed}")
+            continue
+        if options.trace:
+            print("\n".join(world.trace))
+    took_s = time.monotonic() - started
+    print(f"{options.seeds} worlds in {took_s:.1f} s, {broken} broken")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
