@@ -1,4 +1,8 @@
-"""Play seeded worlds: `python tests/simulation/run.py --seeds 1000`, or one of them with its trace: `--seed 7`."""
+"""Play seeded worlds.
+
+python tests/simulation/run.py --seeds 1000     # as many, only failures are told
+python tests/simulation/run.py --seed 7         # one, with everything that happens if it fails
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,13 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
-from simulation.world import World
+from simulation.world import World  # noqa: E402 (the path comes first)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many worlds")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="the first one")
     parser.add_argument("--trace", action="store_true", help="print what happens, also if all is well")

@@ -1,0 +1,245 @@
+"""What is kept and for how long: answers, clients, services, topics; and how the bus comes to its end."""
+
+from __future__ import annotations
+
+from polybus.core import actions as act
+from polybus.core import events, topics
+from polybus.core.lifecycle import BusState
+from polybus.core.model import Limits
+from polybus.core.replies import KEPT_OVERHEAD_BYTES
+from support.stage import Stage, client
+
+
+def answered(stage: Stage, *ids: str, who: str = "c", body: bytes = b"") -> None:
+    for request_id in ids:
+        stage.submit(who, request_id)
+        stage.result("w", body=[body])
+    stage.nothing()
+
+
+def kept(stage: Stage) -> list[bytes]:
+    return [request_id for _, _, request_id, _ in stage.bus.replies]
+
+
+# -- answers ------------------------------------------------------------------------------------------
+
+
+def test_answers_are_kept_by_count() -> None:
+    stage = Stage(Limits(replies_count=2))
+    stage.worker("w")
+    answered(stage, "1", "2", "3")
+    assert kept(stage) == [b"2", b"3"]
+    stage.submit("c", "1")
+    assert stage.delivered() == [("w", "1")], "forgotten, so it runs again"
+
+
+def test_answers_are_kept_by_bytes() -> None:
+    stage = Stage(Limits(replies_bytes=2 * KEPT_OVERHEAD_BYTES + 150))
+    stage.worker("w")
+    answered(stage, "1", "2", body=b"x" * 60)
+    assert stage.bus.replies_bytes == 2 * KEPT_OVERHEAD_BYTES + 120
+    answered(stage, "3", body=b"x" * 60)
+    assert kept(stage) == [b"2", b"3"]
+    answered(stage, "large", body=b"x" * 1000)
+    assert kept(stage) == []
+    assert stage.bus.replies_bytes == 0
+
+
+def test_answers_are_kept_by_age() -> None:
+    stage = Stage(Limits(replies_age_s=10.0))
+    stage.worker("w")
+    answered(stage, "1")
+    stage.wait(6.0)
+    answered(stage, "2")
+    stage.wait(6.0)
+    assert kept(stage) == [b"2"]
+    stage.wait(6.0)
+    assert kept(stage) == []
+
+
+def test_clients_are_let_go_with_their_last_answer() -> None:
+    stage = Stage(Limits(replies_age_s=10.0))
+    stage.worker("w")
+    answered(stage, "1", who="a")
+    answered(stage, "1", who="b")
+    stage.submit("b", "2")
+    stage.wait(12.0)
+    assert set(stage.bus.clients) == {client("b")}, "it still waits for one"
+    stage.result("w")
+    stage.wait(12.0)
+    assert not stage.bus.clients
+
+
+def test_bodies_are_not_held_after_the_end() -> None:
+    stage = Stage()
+    stage.worker("w")
+    stage.submit("c", "1", body=[b"x" * 100])
+    assert stage.bus.held_bytes == 100
+    stage.result("w")
+    assert stage.bus.held_bytes == 0
+
+
+# -- services -----------------------------------------------------------------------------------------
+
+
+def test_idle_services_are_let_go() -> None:
+    stage = Stage(Limits(idle_service_s=10.0))
+    stage.worker("w", "kept")
+    stage.submit("c", "1", "asked", ttl_s=5.0)
+    stage.worker("x", "left")
+    stage.gone("x")
+    stage.wait(9.0)
+    assert set(stage.bus.services) == {b"kept", b"asked", b"left"}
+    stage.wait(4.0)
+    assert set(stage.bus.services) == {b"kept", b"asked"}, "nobody asked for it for so long"
+    stage.wait(6.0)
+    assert set(stage.bus.services) == {b"kept"}
+
+
+# -- topics -------------------------------------------------------------------------------------------
+
+
+def test_publications_are_passed_on_and_counted() -> None:
+    stage = Stage(Limits(topics_counted=2))
+    for topic in (b"a", b"b", b"c", b"a", b"d"):
+        stage.do(events.Publish(topic, [b"1", b"22"]))
+    assert next((f.topic, f.body) for f in stage.actions(act.Fanout)) == (b"a", [b"1", b"22"])
+    assert stage.bus.topic_counts == {b"a": 2, b"b": 1, topics.OTHER_TOPICS: 2}
+    assert stage.bus.counters.published == 5
+    record = stage.told("published")[0]
+    assert (record.service, record.size) == (b"a", 3)
+
+
+def test_subscriptions_are_known_per_link_and_end_when_the_socket_says_so() -> None:
+    stage = Stage()
+    for link, prefix, wanted in (
+        (5, b"a", True),
+        (5, b"a", True),
+        (6, b"b", True),
+        (6, b"b", False),
+        (6, b"never", False),
+    ):
+        stage.do(events.Subscribe(link, prefix, wanted))
+    assert stage.bus.subscriptions == {5: {b"a": 2}, 6: {}}
+    assert topics.wanted(stage.bus, b"abc")
+    assert not topics.wanted(stage.bus, b"bcd")
+    stage.do(events.Subscribe(5, b"a", False))
+    assert not topics.wanted(stage.bus, b"abc")
+    stage.do(events.Subscribe(6, b"", True))
+    assert topics.wanted(stage.bus, b"anything")
+
+
+def test_subscriptions_are_limited_per_link() -> None:
+    stage = Stage(Limits(subscriptions=2))
+    for prefix in (b"a", b"b", b"c", b"a"):
+        stage.do(events.Subscribe(5, prefix, True))
+    stage.do(events.Subscribe(6, b"c", True))
+    assert stage.bus.subscriptions == {5: {b"a": 2, b"b": 1}, 6: {b"c": 1}}
+
+
+# -- the end ------------------------------------------------------------------------------------------
+
+
+def test_an_empty_bus_is_drained_at_once_and_once() -> None:
+    stage = Stage()
+    for _ in range(3):
+        stage.do(events.Drain())
+    assert len(stage.actions(act.Drained)) == 1
+    assert stage.bus.state is BusState.DRAINED
+
+
+def test_drained_when_the_last_request_has_ended() -> None:
+    stage = Stage()
+    stage.worker("w", credit=2)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    stage.submit("c", "3", ttl_s=1.0)
+    stage.do(events.Drain())
+    stage.do(events.Drain())
+    stage.result("w")
+    stage.do(events.Cancel(client("c"), b"2"))
+    assert stage.actions(act.Drained) == []
+    stage.wait(1.1)
+    assert len(stage.actions(act.Drained)) == 1
+    stage.do(events.Drain())
+    stage.gone("w")
+    assert stage.actions(act.Drained) == []
+
+
+def test_lost_work_is_done_again_while_draining() -> None:
+    stage = Stage()
+    stage.worker("w")
+    stage.submit("c", "1")
+    stage.do(events.Drain())
+    stage.gone("w")
+    assert stage.actions(act.Drained) == []
+    stage.worker("next")
+    stage.result("next")
+    assert stage.one(act.Answer).request_id == b"1"
+    assert len(stage.actions(act.Drained)) == 1
+
+
+def test_invalid_messages_are_counted_and_told() -> None:
+    stage = Stage()
+    stage.do(events.Invalid(client("c"), "ebus", "length", "too short"))
+    assert stage.bus.counters.invalid == 1
+    assert stage.told("invalid")[0].detail == "ebus: too short"
+
+
+# -- observations -------------------------------------------------------------------------------------
+
+
+def test_every_accepted_request_is_told_from_the_beginning_to_its_one_end() -> None:
+    stage = Stage(Limits(attempts=2))
+    stage.worker("w", credit=10)
+    for request_id in ("reply", "fail", "cancel", "expire"):
+        stage.submit("c", request_id, ttl_s=1.0 if request_id == "expire" else None)
+    tokens = {name: stage.token("c", name) for name in ("reply", "fail", "cancel", "expire")}
+    stage.part("w", tokens["reply"])
+    stage.result("w", tokens["reply"])
+    stage.fail("w", tokens["fail"])
+    stage.do(events.Cancel(client("c"), b"cancel"))
+    stage.wait(1.1)
+    stage.gone("w")
+    stage.submit("c", "lost")
+    tokens["lost"] = stage.token("c", "lost")
+    for name in ("x", "y"):
+        stage.worker(name)
+        stage.gone(name)
+    lives = {
+        name: [record.what for record in stage.observed if record.token == token]
+        for name, token in tokens.items()
+    }
+    assert lives == {
+        "reply": ["accepted", "dispatched", "partial", "replied"],
+        "fail": ["accepted", "dispatched", "failed"],
+        "cancel": ["accepted", "dispatched", "cancelled"],
+        "expire": ["accepted", "dispatched", "expired"],
+        "lost": ["accepted", "dispatched", "requeued", "dispatched", "failed"],
+    }
+
+
+def test_an_observation_says_who_when_and_why() -> None:
+    stage = Stage()
+    stage.submit("c", "1", body=[b"question"])
+    stage.now += 2.0
+    stage.worker("w")
+    stage.now += 3.0
+    stage.result("w", body=[b"answer"])
+    accepted, dispatched, replied = (stage.told(w)[0] for w in ("accepted", "dispatched", "replied"))
+    assert accepted.body == [b"question"]
+    assert accepted.worker is None
+    assert (dispatched.worker, dispatched.worker_voice, dispatched.attempt) == ((2, b"w"), "w", 1)
+    assert (replied.client, replied.client_voice, replied.service) == (client("c"), "c", b"echo")
+    assert (replied.size, replied.body, replied.reason) == (8, [b"answer"], "")
+    assert (replied.accepted_at, replied.dispatched_at, replied.at) == (1000.0, 1002.0, 1005.0)
+
+
+def test_nothing_is_observed_when_nobody_listens() -> None:
+    stage = Stage(watched=False)
+    stage.worker("w")
+    stage.submit("c", "1")
+    stage.part("w")
+    stage.result("w")
+    stage.gone("w")
+    assert stage.observed == []

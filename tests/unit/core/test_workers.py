@@ -1,0 +1,285 @@
+"""Workers and schedulers: how they come, how their life is watched, how they rest and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from polybus.core import actions as act
+from polybus.core import events
+from polybus.core.lifecycle import WorkerState
+from polybus.core.model import Heartbeat, Limits, Reason
+from support.stage import NEVER_DEAD, Stage, client, worker
+
+ASKS = Heartbeat(dead_after_s=2.5, beat_every_s=0.5, when_silent=True)
+BEATS = Heartbeat(dead_after_s=7.5, beat_every_s=2.5)
+LISTENS = Heartbeat(dead_after_s=3.0)
+
+
+# -- watched ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS])
+def test_a_silent_worker_is_given_up_in_time(heartbeat: Heartbeat) -> None:
+    stage = Stage()
+    stage.worker("w", heartbeat=heartbeat)
+    stage.submit("c", "1")
+    stage.wait(heartbeat.dead_after_s - 0.05)
+    assert worker("w") in stage.bus.workers
+    stage.actions(act.Beat)
+    stage.nothing()
+    stage.wait(0.15)
+    assert worker("w") not in stage.bus.workers
+    dismissal = stage.one(act.Dismiss)
+    assert (dismissal.peer, dismissal.voice, dismissal.reason) == (worker("w"), "w", act.HEARTBEAT_MISSED)
+    assert stage.bus.counters.workers_lost == 1
+    assert stage.told("heartbeat_missed")
+    assert stage.request("c", "1").worker is None
+    assert stage.bus.next_at(stage.now) > stage.now
+
+
+@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS])
+@pytest.mark.parametrize("sign", ["heard", "part", "result", "fail", "slot", "offer"])
+def test_whatever_it_says_keeps_it(heartbeat: Heartbeat, sign: str) -> None:
+    stage = Stage()
+    stage.worker("w", credit=2, heartbeat=heartbeat)
+    for number in range(20):
+        stage.submit("c", str(number))
+        stage.wait(heartbeat.dead_after_s * 0.4)
+        match sign:
+            case "heard":
+                stage.heard("w")
+            case "part":
+                stage.part("w")
+            case "result":
+                stage.result("w")
+            case "fail":
+                stage.fail("w")
+            case "slot":
+                stage.do(events.Slot(worker("w"), "w"))
+            case "offer":
+                stage.do(events.Offer(worker("w"), "w", b"more"))
+    assert worker("w") in stage.bus.workers
+
+
+def test_unwatched_workers_stay() -> None:
+    stage = Stage()
+    stage.worker("w", heartbeat=NEVER_DEAD)
+    stage.wait(10_000.0, step=100.0)
+    assert worker("w") in stage.bus.workers
+    assert stage.nothing()
+
+
+def test_it_is_asked_only_when_it_is_silent() -> None:
+    stage = Stage()
+    stage.worker("w", heartbeat=ASKS)
+    for _ in range(20):
+        stage.wait(0.4)
+        stage.heard("w")
+    assert stage.actions(act.Beat) == []
+    # It is looked after once an interval, so it may take nearly two.
+    stage.wait(0.95)
+    assert stage.one(act.Beat).worker.address == worker("w")
+
+
+def test_what_we_say_does_not_keep_us_from_asking() -> None:
+    stage = Stage()
+    stage.worker("w", credit=100, heartbeat=ASKS)
+    for number in range(4):
+        stage.submit("c", str(number))
+        stage.wait(0.2)
+    assert stage.actions(act.Beat)
+
+
+def test_a_beat_is_due_only_when_nothing_was_said() -> None:
+    stage = Stage()
+    stage.worker("w", credit=1000, heartbeat=BEATS)
+    for number in range(20):
+        stage.submit("c", str(number))
+        stage.wait(1.0)
+        stage.heard("w")
+    assert stage.actions(act.Beat) == []
+    stage.wait(5.1)
+    assert 1 <= len(stage.actions(act.Beat)) <= 2
+
+
+def test_beats_come_regularly_to_a_silent_worker_until_it_is_given_up() -> None:
+    stage = Stage()
+    stage.worker("w", heartbeat=ASKS)
+    stage.wait(5.0)
+    assert 3 <= len(stage.actions(act.Beat)) <= 5
+
+
+def test_only_listening_sends_no_beats() -> None:
+    stage = Stage()
+    stage.worker("w", heartbeat=LISTENS)
+    stage.wait(2.5)
+    assert stage.nothing()
+
+
+def test_missed_beats_are_counted() -> None:
+    stage = Stage()
+    held = stage.worker("w", heartbeat=BEATS)
+    stage.wait(6.0)
+    assert held.missed >= 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.Heard(worker("stranger"), "voice"),
+        events.Slot(worker("stranger"), "voice"),
+        events.Offer(worker("stranger"), "voice", b"echo"),
+    ],
+)
+def test_a_stranger_is_told_that_it_is_unknown(event: object) -> None:
+    stage = Stage()
+    stage.do(event)
+    dismissal = stage.one(act.Dismiss)
+    assert (dismissal.peer, dismissal.voice) == (worker("stranger"), "voice")
+    assert dismissal.reason == act.UNKNOWN_WORKER
+    assert not stage.bus.workers
+
+
+def test_a_stranger_that_goes_or_is_full_is_nobodys_business() -> None:
+    stage = Stage()
+    stage.gone("stranger")
+    stage.do(events.WorkerFull(worker("stranger"), b"x"))
+    assert stage.nothing()
+
+
+def test_too_many_services_send_a_worker_away() -> None:
+    stage = Stage(Limits(services=1))
+    stage.worker("w", "a")
+    stage.do(events.WorkerUp(worker("x"), "x", ((b"b", 0),), NEVER_DEAD))
+    assert stage.one(act.Dismiss).reason == Reason.TOO_MANY_SERVICES
+    assert worker("x") not in stage.bus.workers
+    stage.do(events.Offer(worker("w"), "w", b"b"))
+    assert stage.one(act.Dismiss).peer == worker("w")
+    assert not stage.bus.workers, "it would wait for requests that never come"
+
+
+# -- rests --------------------------------------------------------------------------------------------
+
+
+def test_a_full_worker_rests_and_its_request_goes_to_somebody_else() -> None:
+    stage = Stage()
+    full = stage.worker("full", credit=5)
+    stage.submit("c", "1")
+    stage.worker("other", credit=1)
+    stage.nothing()
+    stage.do(events.WorkerFull(worker("full"), stage.token("c", "1")))
+    assert stage.delivered() == [("other", "1")]
+    assert full.state is WorkerState.CONGESTED
+    stage.submit("c", "2")
+    assert stage.nothing(), "it is left alone"
+
+
+@pytest.mark.parametrize("sign", ["heard", "slot", "result", "fail", "part"])
+def test_it_takes_requests_again_when_it_is_heard(sign: str) -> None:
+    stage = Stage()
+    held = stage.worker("w", credit=3)
+    stage.submit("c", "0")
+    stage.submit("c", "1")
+    stage.do(events.WorkerFull(worker("w"), stage.token("c", "1")))
+    assert held.state is WorkerState.CONGESTED
+    stage.nothing()
+    match sign:
+        case "heard":
+            stage.heard("w")
+        case "slot":
+            stage.do(events.Slot(worker("w"), "w"))
+        case "result":
+            stage.result("w")
+        case "fail":
+            stage.fail("w")
+        case "part":
+            stage.part("w")
+    assert held.state is WorkerState.SERVING
+    assert stage.delivered() == [("w", "1")]
+
+
+def test_it_is_tried_again_after_a_while_even_if_it_says_nothing() -> None:
+    stage = Stage()
+    stage.worker("w", credit=3, heartbeat=BEATS)
+    stage.submit("c", "1")
+    stage.do(events.WorkerFull(worker("w"), stage.token("c", "1")))
+    stage.nothing()
+    stage.wait(2.6)
+    assert stage.delivered() == [("w", "1")]
+    stage.wait(5.1)
+    assert worker("w") not in stage.bus.workers, "trying is not hearing"
+
+
+def test_full_for_what_it_no_longer_has_means_nothing() -> None:
+    stage = Stage()
+    held = stage.worker("w", credit=2)
+    stage.submit("c", "1")
+    token = stage.token("c", "1")
+    stage.result("w")
+    stage.nothing()
+    stage.do(events.WorkerFull(worker("w"), token))
+    assert stage.nothing()
+    assert (held.state, held.free) == (WorkerState.SERVING, 2)
+
+
+def test_full_for_what_was_withdrawn_frees_the_slot() -> None:
+    stage = Stage()
+    held = stage.worker("w", credit=1)
+    stage.submit("c", "1")
+    token = stage.token("c", "1")
+    stage.do(events.Cancel(client("c"), b"1"))
+    stage.do(events.WorkerFull(worker("w"), token))
+    assert (held.free, held.inflight) == (1, {})
+    assert not stage.bus.requests
+
+
+# -- schedulers ---------------------------------------------------------------------------------------
+
+
+def scheduler(stage: Stage, name: str) -> None:
+    stage.do(events.SchedulerUp(worker(name), name, LISTENS))
+
+
+def schedule(stage: Stage, message: str, remove: bool = False) -> None:
+    stage.do(events.Schedule(client("c"), "voice", message.encode(), message, remove))
+
+
+def test_schedules_go_to_schedulers_in_turn_and_removals_to_all() -> None:
+    stage = Stage()
+    scheduler(stage, "s1")
+    scheduler(stage, "s2")
+    for message in ("a", "b", "c"):
+        schedule(stage, message)
+    sent = [(a.worker.voice, a.message) for a in stage.actions(act.Reschedule)]
+    assert sent == [("s1", "a"), ("s2", "b"), ("s1", "c")]
+    assert [a.request_id for a in stage.actions(act.Accept)] == [b"a", b"b", b"c"]
+    schedule(stage, "a", remove=True)
+    assert {a.worker.voice for a in stage.actions(act.Reschedule)} == {"s1", "s2"}
+
+
+def test_without_a_scheduler_a_schedule_is_refused() -> None:
+    stage = Stage()
+    schedule(stage, "a")
+    refusal = stage.one(act.Refuse)
+    assert (refusal.reason, refusal.client, refusal.request_id) == (Reason.NO_SCHEDULER, client("c"), b"a")
+    assert stage.bus.counters.rejected == 1
+
+
+def test_a_silent_scheduler_is_given_up() -> None:
+    stage = Stage()
+    scheduler(stage, "s")
+    stage.wait(3.2)
+    assert stage.one(act.Dismiss).peer == worker("s")
+    assert not stage.bus.schedulers
+    schedule(stage, "a")
+    assert stage.one(act.Refuse).reason is Reason.NO_SCHEDULER
+
+
+def test_a_scheduler_that_begins_anew_is_there_once() -> None:
+    stage = Stage()
+    scheduler(stage, "s")
+    scheduler(stage, "s")
+    assert len(stage.bus.schedulers) == 1
+    stage.gone("s")
+    assert not stage.bus.schedulers
+    assert not stage.bus.workers
