@@ -183,6 +183,8 @@ def _read_file(path: Path | None) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}. Check --config.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text: save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is no valid TOML: {error}") from None
 

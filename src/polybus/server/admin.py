@@ -164,6 +164,9 @@ class AdminEar:
 
     def _cancel(self, question: dict[str, Any], now: float) -> Any:
         name = str(question.get("request", ""))
+        if not name:
+            # Requests of dialects without ids have an empty one: nobody may mean them by saying nothing.
+            raise BadQuestion("which request? Give its token or its id as 'request'")
         found = [
             request
             for request in self._bus.requests.values()

@@ -95,7 +95,8 @@ class Outbox:
     def _send(self, now: float) -> None:
         messages, sources = self._messages, self._sources
         self._messages, self._sources = [], []
-        for position, number in self._pump.send_many(messages):
+        # The last one first: what a full worker gives back goes to the front, and keeps its order so.
+        for position, number in reversed(self._pump.send_many(messages)):
             self._refused(sources[position], messages[position], number, now)
 
     def _refused(self, action: Any, message: tuple[int, Message], number: int, now: float) -> None:
