@@ -60,29 +60,31 @@ def submit(
         _seen_before(bus, client, voice, request_id, options, receipt)
         return
     size = len(body[0]) if len(body) == 1 else sum(map(len, body))
+    held_bytes = bus.held_bytes + size
     service = bus.services.get(name)
+    worker = None if service is None or service.queue.length else service.roster.best()
     limits = bus.limits
     if (
         service is None
-        or bus.state is not BusState.SERVING
+        or worker is None
+        or held_bytes > limits.held_bytes
         or size > limits.body_bytes
-        or bus.held_bytes + size > limits.held_bytes
-        or service.queue.length >= limits.queue_length
         or len(outstanding) >= limits.outstanding_per_client
-        or not service.roster.members
+        or bus.state is not BusState.SERVING
     ):
-        # Most requests pass all of these; the others get a closer look.
+        # With a free worker and all limits kept there is nothing to decide; the others get a closer look.
         service, refusal = _admit(bus, client, name, fallback, size)
         if service is None:
             _turn_away(bus, client, voice, request_id, name, *refusal, now)
             return
+        worker = None if service.queue.length else service.roster.best()
     bus.sequence += 1
     token = b"%b%x" % (bus.nonce, bus.sequence)
     expires_at = now + (limits.request_ttl_s if ttl_s is None else ttl_s)
     request = Request(token, request_id, client, voice, service, body, size, options, now, expires_at)
     outstanding[request_id or token] = request
     bus.requests[token] = request
-    bus.held_bytes += size
+    bus.held_bytes = held_bytes
     bus.counters.accepted += 1
     service.accepted += 1
     if ttl_s is None:
@@ -93,7 +95,6 @@ def submit(
         bus.actions.append(Accept(address, voice, service.name, request_id))
     if bus.watched:
         bus.observe_request("accepted", request, now, body=body)
-    worker = None if service.queue.length else service.roster.best()
     if worker is None:
         request.state = QUEUE[request.state]
         service.queue.push(request)

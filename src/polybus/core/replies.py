@@ -24,8 +24,7 @@ def keep(bus: Bus, client: Client, request_id: bytes, answer: Answer | Refuse, n
     client.done[request_id] = answer
     bus.replies.append((now, client, request_id, size))
     bus.replies_bytes += size
-    limits = bus.limits
-    while bus.replies_bytes > limits.replies_bytes or len(bus.replies) > limits.replies_count:
+    while len(bus.replies) > bus.limits.replies_count or bus.replies_bytes > bus.limits.replies_bytes:
         _drop_oldest_reply(bus)
 
 

@@ -102,21 +102,26 @@ class RouterEar:
 
     def receive(self, link: int, frames: Message, now: float) -> None:
         # frames[0] is the peer's identity; an empty frame may stand before the dialect's own.
-        count = len(frames)
-        at = 2 if count > 2 and not len(frames[1]) else 1
-        tag = frames[at] if count > at else EMPTY
-        hear = self._hear.get(tag) if type(tag) is bytes else None
+        hear = self._hear.get(frames[1]) if len(frames) > 1 else None  # type: ignore[call-overload]
+        at = 1
         if hear is None:
-            detail = f"no dialect here begins with {bytes(tag)[:16]!r}"
-            self._bus.handle(events.Invalid((link, bytes(frames[0])), self._name, "unknown_tag", detail), now)
-            return
+            at = 2 if len(frames) > 2 and not len(frames[1]) else 1
+            tag = frames[at] if len(frames) > at else EMPTY
+            hear = self._hear.get(tag) if type(tag) is bytes else None
+            if hear is None:
+                self._strange(link, frames, tag, now)
+                return
         try:
             hear(link, frames, at, now)
         except RemoteProtocolError as error:
-            self._bus.handle(
-                events.Invalid((link, bytes(frames[0])), self._name, error.reason, str(error)), now
-            )
-            self._rebuke[bytes(tag)](link, frames, at, error, now)
+            peer = (link, bytes(frames[0]))
+            self._bus.handle(events.Invalid(peer, self._name, error.reason, str(error)), now)
+            self._rebuke[bytes(frames[at])](link, frames, at, error, now)
+
+    def _strange(self, link: int, frames: Message, tag: Frame, now: float) -> None:
+        peer = (link, bytes(frames[0]))
+        detail = f"no dialect here begins with {bytes(tag)[:16]!r}"
+        self._bus.handle(events.Invalid(peer, self._name, "unknown_tag", detail), now)
 
 
 def drop(link: int, frames: Message, at: int, error: RemoteProtocolError, now: float) -> None:

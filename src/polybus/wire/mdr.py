@@ -222,31 +222,37 @@ ORDER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], Command]]] = {
 def read_from_client(frames: Frames, at: int = 0) -> ClientMessage:
     # Every request passes here: a good one is read without a further call, a bad one the long way,
     # which says what is wrong with it.
-    if 4 < len(frames) - at < MAX_BODY_FRAMES:
-        command, service, request_id = frames[at + 1], frames[at + 2], frames[at + 3]
-        if (
-            type(command) is type(service) is type(request_id) is bytes
-            and command == b"\x01"
-            and len(service) <= MAX_NAME_BYTES
-            and is_name(service)
-            and 0 < len(request_id) <= MAX_ID_BYTES
-        ):
-            return Request(service, request_id, frames[at + 4 :])  # type: ignore[arg-type]
+    try:
+        _, command, service, request_id, *body = frames[at:]
+    except ValueError:
+        return read_command(CLIENT_COMMANDS, frames, at)
+    if (
+        type(command) is type(service) is type(request_id) is bytes
+        and command == b"\x01"
+        and len(service) <= MAX_NAME_BYTES
+        and is_name(service)
+        and 0 < len(request_id) <= MAX_ID_BYTES
+        and 0 < len(body) <= MAX_BODY_FRAMES
+    ):
+        return Request(service, request_id, body)
     return read_command(CLIENT_COMMANDS, frames, at)
 
 
 def read_from_worker(frames: Frames, at: int = 0) -> WorkerMessage:
     # The same for every answer.
-    if 5 < len(frames) - at < MAX_BODY_FRAMES:
-        command, address, request_id = frames[at + 1], frames[at + 2], frames[at + 4]
-        if (
-            type(command) is type(address) is type(request_id) is bytes
-            and command == b"\x04"
-            and not len(frames[at + 3])
-            and 0 < len(address) <= MAX_ID_BYTES
-            and 0 < len(request_id) <= MAX_ID_BYTES
-        ):
-            return WorkerFinal(address, request_id, frames[at + 5 :])  # type: ignore[arg-type]
+    try:
+        _, command, address, empty, request_id, *body = frames[at:]
+    except ValueError:
+        return read_command(WORKER_COMMANDS, frames, at)
+    if (
+        type(command) is type(address) is type(request_id) is bytes
+        and command == b"\x04"
+        and not len(empty)
+        and 0 < len(address) <= MAX_ID_BYTES
+        and 0 < len(request_id) <= MAX_ID_BYTES
+        and 0 < len(body) <= MAX_BODY_FRAMES
+    ):
+        return WorkerFinal(address, request_id, body)
     return read_command(WORKER_COMMANDS, frames, at)
 
 
