@@ -9,9 +9,11 @@ each kind is kept, without the identity, which belongs to the connection.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,11 +161,19 @@ def text_of(frame: bytes) -> str | dict[str, str]:
     return text if text.isprintable() else {"hex": frame.hex()}
 
 
+def patiently(record: Callable[[Path], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Hermes' service aborts now and then (see `support.interop_hermes`): it gets a few chances."""
+    for _ in range(4):
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(AssertionError):
+            return record(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        return record(Path(folder))
+
+
 def main() -> None:
     recorders = {"EventMQ 0.3.13": record_eventmq, "Hermes 1.0.2": record_hermes}
     for name, record in recorders.items():
-        with tempfile.TemporaryDirectory() as folder:
-            messages = record(Path(folder))
+        messages = patiently(record)
         lines = ",\n".join("  " + json.dumps(message) for message in messages)
         file = FOLDER / f"{name.split()[0].lower()}.json"
         file.write_text(f'{{"implementation": "{name}",\n "messages": [\n{lines}\n]}}\n')
