@@ -4,8 +4,8 @@ Hermes always listens on UDP port 5245 of this machine, so only one test at a ti
 all processes.  The beacon goes to loopback only.
 
 Hermes answers from several threads on one socket.  If a call comes in while the answer to the one before is
-still on its way out of libzmq, that aborts the process (`Assertion failed: !_current_out`): about once in two
-hundred calls on a busy machine.  `revive` starts such a service again, as its operator would.
+still on its way out of libzmq, that aborts the process (`Assertion failed: !_current_out`), now and then and
+more often on a busy machine.  `revive` starts such a service again, as its operator would.
 """
 
 from __future__ import annotations
