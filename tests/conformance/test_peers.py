@@ -28,7 +28,8 @@ class Handmade:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.endpoint = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
         # Peers that are connected, as the socket itself sees it.
-        self._monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        seen = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+        self._monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(seen)
 
     def recv(self) -> tuple[bytes, list[bytes]]:
         assert self.socket.poll(WAIT_MS), "the peer said nothing"

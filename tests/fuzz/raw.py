@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import socket
 from collections import deque
+from collections.abc import Callable
 
 from support.zmtp import GREETING, dial, ready
 
@@ -21,28 +22,27 @@ TYPES = (b"DEALER", b"ROUTER", b"REQ", b"REP", b"PUB", b"SUB", b"XSUB", b"PUSH",
 
 def payload(rng: random.Random) -> bytes:
     shaken = GREETING + ready(rng.choice(TYPES))
-    return rng.choice(
-        [
-            lambda: rng.randbytes(rng.choice((1, 10, 64, 5000))),
-            lambda: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-            lambda: b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(100),
-            lambda: b"",
-            lambda: GREETING[: rng.randrange(64)],
-            lambda: GREETING,
-            lambda: GREETING[:12] + rng.randbytes(52),
-            lambda: GREETING + rng.randbytes(50),
-            lambda: GREETING + b"\x04" + bytes([255]) + b"\x05READY" + b"\xff" * 200,
-            lambda: shaken + rng.randbytes(200),
-            # A long frame of nearly 2^63 bytes; more frames announced and none sent; a truncated frame.
-            lambda: shaken + b"\x02\x7f" + b"\xff" * 7 + b"x",
-            lambda: shaken + b"\x01\x05EBC01\x01\x04PING",
-            lambda: shaken + b"\x00\xffonly this much",
-            # Many messages of one empty frame; commands that nobody knows.
-            lambda: shaken + b"\x00\x00" * 200,
-            lambda: shaken + b"\x04\x06\x05HELLO" + b"\x04\x00",
-            lambda: shaken + b"\x00\x06\x01fuzz-" + b"\x04\x10\x09SUBSCRIBEfuzz-t",
-        ]
-    )()
+    ways: list[Callable[[], bytes]] = [
+        lambda: rng.randbytes(rng.choice((1, 10, 64, 5000))),
+        lambda: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        lambda: b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(100),
+        lambda: b"",
+        lambda: GREETING[: rng.randrange(64)],
+        lambda: GREETING,
+        lambda: GREETING[:12] + rng.randbytes(52),
+        lambda: GREETING + rng.randbytes(50),
+        lambda: GREETING + b"\x04" + bytes([255]) + b"\x05READY" + b"\xff" * 200,
+        lambda: shaken + rng.randbytes(200),
+        # A long frame of nearly 2^63 bytes; more frames announced and none sent; a truncated frame.
+        lambda: shaken + b"\x02\x7f" + b"\xff" * 7 + b"x",
+        lambda: shaken + b"\x01\x05EBC01\x01\x04PING",
+        lambda: shaken + b"\x00\xffonly this much",
+        # Many messages of one empty frame; commands that nobody knows.
+        lambda: shaken + b"\x00\x00" * 200,
+        lambda: shaken + b"\x04\x06\x05HELLO" + b"\x04\x00",
+        lambda: shaken + b"\x00\x06\x01fuzz-" + b"\x04\x10\x09SUBSCRIBEfuzz-t",
+    ]
+    return rng.choice(ways)()
 
 
 class RawPeers:

@@ -9,7 +9,7 @@ About the last: what the broker keeps on purpose is bounded and short-lived here
 10 s, kept answers and idle services 3 s), so after a pause its tables must be as small as before, within what
 the real traffic has under way and leases without an end (the fuzzer has few names) occupy.  Memory is
 compared with what it was after a warm-up of the same kind, because allocators keep what they once had; a few
-MiB above that are fragmentation, while a leak of a few hundred bytes per message would be more after a minute.
+MiB above that are fragmentation, while a leak of 150 bytes per message would be more after a minute.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ SOCKETS_PER_PORT = 4
 WARM_UP_S = 8.0
 # All that the settings above keep is gone after this long.
 SETTLE_S = 40.0
-RSS_ALLOWED = 0.25
-RSS_ALLOWED_BYTES = 24 * 1024 * 1024
+RSS_ALLOWED = 0.15
+RSS_ALLOWED_BYTES = 12 * 1024 * 1024
 # What may be left in the broker's tables, beyond what was there before the fuzzer came.
 LEFT = {"requests": 20, "clients": 40, "services": 40, "workers": 20, "nodes": 40, "subscriptions": 10}
 # How a fuzzing peer connects where the port is no ROUTER.
@@ -92,7 +92,7 @@ class Fuzzer:
             self.refused += 1
         # Most peers read their answers, some never do.
         if self.rng.random() < 0.5:
-            while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            while socket.poll(0, zmq.POLLIN):
                 socket.recv_multipart(zmq.NOBLOCK)
 
     def _socket(self, port: str) -> zmq.Socket[bytes]:
