@@ -51,6 +51,8 @@ class TapRecord(Struct, frozen=True):
 
     tap: Tap
     frames: Message
+    # What it says that the listener missed before it; if it is missed as well, nobody has said so yet.
+    missed_before: int
 
 
 class BadQuestion(Exception):
@@ -153,14 +155,14 @@ class AdminEar:
             if (tap.service and tap.service != service) or (tap.what and tap.what != record.what):
                 continue
             view = observation_view(record, self._wall(), tap.bodies)
-            if tap.missed:
-                view["missed_before"] = tap.missed
-                tap.missed = 0
+            missed, tap.missed = tap.missed, 0
+            if missed:
+                view["missed_before"] = missed
             frames: Message = [tap.peer[1], EMPTY, TAG, tap.question, msgspec.json.encode({"ok": view})]
-            self._outbox.put(tap.peer[0], frames, TapRecord(tap, frames))
+            self._outbox.put(tap.peer[0], frames, TapRecord(tap, frames, missed))
 
     def _missed(self, record: TapRecord) -> None:
-        record.tap.missed += 1
+        record.tap.missed += record.missed_before + 1
 
     def _cancel(self, question: dict[str, Any], now: float) -> Any:
         name = str(question.get("request", ""))
