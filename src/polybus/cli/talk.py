@@ -100,7 +100,9 @@ def send(
             help="Mark the job as one that must complete (emqp). This version keeps it in memory.",
         ),
     ] = False,
-    retries: Annotated[int, typer.Option(min=0, help="Try so often again after a failure (emqp).")] = 0,
+    retries: Annotated[
+        int, typer.Option(min=0, help="Tell the worker to try so often again after a failure (emqp).")
+    ] = 0,
     time_limit: Annotated[
         int, typer.Option(min=0, metavar="SECONDS", help="End a run that takes longer; 0: never (emqp).")
     ] = 0,
