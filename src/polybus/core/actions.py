@@ -13,11 +13,32 @@ from msgspec import Struct
 from polybus.core.model import Address, Body, Node, Reason, Request, Worker
 
 
-class Deliver(Struct, frozen=True):
+class Deliver:
     """Hand a request to a worker."""
 
-    worker: Worker
-    request: Request
+    __match_args__ = ("worker", "request")
+    __slots__ = ("request", "worker")
+
+    def __init__(self, worker: Worker, request: Request) -> None:
+        self.worker = worker
+        self.request = request
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Deliver) and self.worker is other.worker and self.request is other.request
+
+    def __hash__(self) -> int:
+        return hash((self.worker, self.request))
+
+    def __repr__(self) -> str:
+        return f"Deliver({self.worker!r}, {self.request!r})"
+
+
+def new_deliver(worker: Worker, request: Request) -> Deliver:
+    """The same as calling the class, which packs its arguments first."""
+    deliver = Deliver.__new__(Deliver)
+    deliver.worker = worker
+    deliver.request = request
+    return deliver
 
 
 class Accept(Struct, frozen=True):
@@ -39,14 +60,41 @@ class Stream(Struct, frozen=True):
     body: Body
 
 
-class Answer(Struct, frozen=True):
+class Answer:
     """Hand the answer to the client."""
 
-    client: Address
-    voice: Any
-    service: bytes
-    request_id: bytes
-    body: Body
+    __match_args__ = ("client", "voice", "service", "request_id", "body")
+    __slots__ = ("body", "client", "request_id", "service", "voice")
+
+    def __init__(self, client: Address, voice: Any, service: bytes, request_id: bytes, body: Body) -> None:
+        self.client = client
+        self.voice = voice
+        self.service = service
+        self.request_id = request_id
+        self.body = body
+
+    def _values(self) -> tuple[Any, ...]:
+        return (self.client, self.voice, self.service, self.request_id, self.body)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Answer) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((self.client, self.service, self.request_id))
+
+    def __repr__(self) -> str:
+        return f"Answer{self._values()!r}"
+
+
+def new_answer(client: Address, voice: Any, service: bytes, request_id: bytes, body: Body) -> Answer:
+    """The same as calling the class, which packs its arguments first."""
+    answer = Answer.__new__(Answer)
+    answer.client = client
+    answer.voice = voice
+    answer.service = service
+    answer.request_id = request_id
+    answer.body = body
+    return answer
 
 
 class Refuse(Struct, frozen=True):

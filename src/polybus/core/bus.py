@@ -9,154 +9,19 @@ is in `requests`, `workers`, `topics` and `catalog`; the table `HANDLERS` joins 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from polybus.core import catalog, events, intake, replies, requests, topics, workers
-from polybus.core.actions import Observed
-from polybus.core.lifecycle import BusState
-from polybus.core.model import Address, Client, FairQueue, Limits, Node, Request, Roster, Service, Worker
-from polybus.core.timers import Timers
-
-# The longest time between two ticks, and while requests wait whose default time may run out.
-IDLE_TICK_S: Final = 1.0
-BUSY_TICK_S: Final = 0.1
+from polybus.core.tables import Tables
 
 
-class Counters:
-    """What happened since the start. Plain numbers: they are read often and written on the hot path."""
-
-    __slots__ = (
-        "accepted",
-        "answers_lost",
-        "cancelled",
-        "dispatched",
-        "duplicates",
-        "expired",
-        "failed",
-        "invalid",
-        "late",
-        "published",
-        "rejected",
-        "replayed",
-        "replied",
-        "requeued",
-        "workers_lost",
-    )
-
-    def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
-
-    accepted: int
-    answers_lost: int
-    cancelled: int
-    dispatched: int
-    duplicates: int
-    expired: int
-    failed: int
-    invalid: int
-    late: int
-    published: int
-    rejected: int
-    replayed: int
-    replied: int
-    requeued: int
-    workers_lost: int
-
-    def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-class Bus:
+class Bus(Tables):
     """One routing core. Not thread-safe: one thread owns it."""
-
-    def __init__(self, nonce: bytes, limits: Limits | None = None, watched: bool = False) -> None:
-        # Tokens must not be mistaken for those of an earlier life of this broker.
-        self.nonce = nonce
-        self.limits = limits or Limits()
-        # Whether anybody listens to `Observed` actions: building them costs time.
-        self.watched = watched
-        self.state = BusState.SERVING
-        self.sequence = 0
-        # How often a worker was dialled: every connection has an identity of its own.
-        self.dialled = 0
-        self.held_bytes = 0
-        self.counters = Counters()
-        self.clients: dict[Address, Client] = {}
-        self.services: dict[bytes, Service] = {}
-        self.workers: dict[Address, Worker] = {}
-        self.requests: dict[bytes, Request] = {}
-        self.schedulers: deque[Worker] = deque()
-        self.nodes: dict[bytes, Node] = {}
-        self.subscriptions: dict[int, dict[bytes, int]] = {}
-        self.topic_counts: dict[bytes, int] = {}
-        self.replies: deque[tuple[float, Client, bytes, int]] = deque()
-        self.replies_bytes = 0
-        # Requests that expire after the default time, oldest first; those with a time of their own.
-        self.default_expiries: dict[bytes, Request] = {}
-        self.expiries: Timers[Request] = Timers()
-        self.watches: Timers[Worker] = Timers()
-        self.leases: Timers[Node] = Timers()
-        self.swept_at = 0.0
-        self.actions: list[Any] = []
 
     def handle(self, event: Any, now: float) -> None:
         """Let one event happen."""
         HANDLERS[type(event)](self, event, now)
-
-    def take(self) -> list[Any]:
-        """The actions noted since the last call."""
-        actions = self.actions
-        self.actions = []
-        return actions
-
-    def next_at(self, now: float) -> float:
-        """When a `Tick` is due at the latest: possibly too early, never too late, and cheap to ask."""
-        at = min(self.expiries.soonest, self.watches.soonest, self.leases.soonest, now + IDLE_TICK_S)
-        return min(at, now + BUSY_TICK_S) if self.default_expiries else at
-
-    def change_limits(self, limits: Limits) -> None:
-        """Let other limits hold from now on; what is accepted already keeps its deadline."""
-        for request in self.default_expiries.values():
-            self.expiries.set(request, request.expires_at)
-        self.default_expiries.clear()
-        self.limits = limits
-
-    def service(self, name: bytes) -> Service | None:
-        """The service of this name, made if it is new; None if there are too many."""
-        service = self.services.get(name)
-        if service is None and len(self.services) < self.limits.services:
-            service = self.services[name] = Service(name, FairQueue(), Roster())
-        return service
-
-    def observe(self, what: str, now: float, **facts: Any) -> None:
-        """Tell the listeners, if there are any."""
-        if self.watched:
-            self.actions.append(Observed(now, what, **facts))
-
-    def observe_request(self, what: str, request: Request, now: float, **facts: Any) -> None:
-        """Tell the listeners about a request, if there are any."""
-        if self.watched:
-            self.actions.append(
-                Observed(
-                    now,
-                    what,
-                    token=request.token,
-                    request_id=request.request_id,
-                    service=request.service.name,
-                    client=request.client.address,
-                    client_voice=request.voice,
-                    worker=request.worker.address if request.worker else None,
-                    worker_voice=request.worker.voice if request.worker else None,
-                    attempt=request.attempt,
-                    size=request.size,
-                    accepted_at=request.accepted_at,
-                    dispatched_at=request.dispatched_at,
-                    **facts,
-                )
-            )
 
 
 def on_tick(bus: Bus, event: events.Tick, now: float) -> None:

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from polybus.core.actions import Accept, Refuse
+from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.lifecycle import QUEUE, BusState
-from polybus.core.model import PLAIN_CALL, Address, Body, Client, JobOptions, Reason, Request, Service
+from polybus.core.model import PLAIN_CALL, Address, Body, JobOptions, Reason
+from polybus.core.records import Client, Service, new_request
 from polybus.core.replies import release_client
 from polybus.core.requests import dispatch
 
 if TYPE_CHECKING:
     from polybus.core import events
-    from polybus.core.bus import Bus
+    from polybus.core.tables import Tables
 
 
-def on_submit(bus: Bus, event: events.Submit, now: float) -> None:
+def on_submit(bus: Tables, event: events.Submit, now: float) -> None:
     submit(
         bus,
         event.client,
@@ -38,7 +39,7 @@ def on_submit(bus: Bus, event: events.Submit, now: float) -> None:
 
 
 def submit(
-    bus: Bus,
+    bus: Tables,
     address: Address,
     voice: Any,
     request_id: bytes,
@@ -63,13 +64,12 @@ def submit(
     held_bytes = bus.held_bytes + size
     service = bus.services.get(name)
     worker = None if service is None or service.queue.length else service.roster.best()
-    limits = bus.limits
     if (
         service is None
         or worker is None
-        or held_bytes > limits.held_bytes
-        or size > limits.body_bytes
-        or len(outstanding) >= limits.outstanding_per_client
+        or held_bytes > bus.max_held_bytes
+        or size > bus.max_body_bytes
+        or len(outstanding) >= bus.max_outstanding
         or bus.state is not BusState.SERVING
     ):
         # With a free worker and all limits kept there is nothing to decide; the others get a closer look.
@@ -80,8 +80,8 @@ def submit(
         worker = None if service.queue.length else service.roster.best()
     bus.sequence += 1
     token = b"%b%x" % (bus.nonce, bus.sequence)
-    expires_at = now + (limits.request_ttl_s if ttl_s is None else ttl_s)
-    request = Request(token, request_id, client, voice, service, body, size, options, now, expires_at)
+    expires_at = now + (bus.request_ttl_s if ttl_s is None else ttl_s)
+    request = new_request(token, request_id, client, voice, service, body, size, options, now, expires_at)
     outstanding[request_id or token] = request
     bus.requests[token] = request
     bus.held_bytes = held_bytes
@@ -103,7 +103,7 @@ def submit(
 
 
 def _seen_before(
-    bus: Bus, client: Client, voice: Any, request_id: bytes, options: JobOptions, receipt: bool
+    bus: Tables, client: Client, voice: Any, request_id: bytes, options: JobOptions, receipt: bool
 ) -> None:
     """A request id seen before is not run again: it waits with the first, or gets its answer."""
     bus.counters.duplicates += 1
@@ -121,11 +121,15 @@ def _seen_before(
     if receipt:
         bus.actions.append(Accept(client.address, voice, done.service, request_id))
     if options.reply_requested:
-        bus.actions.append(structs.replace(done, voice=voice))
+        bus.actions.append(
+            Answer(client.address, voice, done.service, request_id, done.body)
+            if isinstance(done, Answer)
+            else structs.replace(done, voice=voice)
+        )
 
 
 def _admit(
-    bus: Bus, client: Client, name: bytes, fallback: bytes, size: int
+    bus: Tables, client: Client, name: bytes, fallback: bytes, size: int
 ) -> tuple[Service | None, tuple[Reason, str]]:
     """The service that takes the request, or why none does."""
     limits = bus.limits
@@ -164,7 +168,7 @@ def _admit(
 
 
 def _turn_away(
-    bus: Bus,
+    bus: Tables,
     client: Client,
     voice: Any,
     request_id: bytes,

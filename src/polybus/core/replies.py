@@ -8,39 +8,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from polybus.core.model import Client
+from polybus.core.records import Client
 
 if TYPE_CHECKING:
     from polybus.core.actions import Answer, Refuse
-    from polybus.core.bus import Bus
+    from polybus.core.tables import Tables
 
 # What one kept answer costs beside its body.
 KEPT_OVERHEAD_BYTES: Final = 400
 
 
-def keep(bus: Bus, client: Client, request_id: bytes, answer: Answer | Refuse, now: float) -> None:
+def keep(bus: Tables, client: Client, request_id: bytes, answer: Answer | Refuse, now: float) -> None:
     body = answer.body
     size = (len(body[0]) if len(body) == 1 else sum(map(len, body))) + KEPT_OVERHEAD_BYTES
     client.done[request_id] = answer
     bus.replies.append((now, client, request_id, size))
     bus.replies_bytes += size
-    while len(bus.replies) > bus.limits.replies_count or bus.replies_bytes > bus.limits.replies_bytes:
+    while len(bus.replies) > bus.max_replies or bus.replies_bytes > bus.max_replies_bytes:
         _drop_oldest_reply(bus)
 
 
-def _drop_oldest_reply(bus: Bus) -> None:
+def _drop_oldest_reply(bus: Tables) -> None:
     _, client, request_id, size = bus.replies.popleft()
     bus.replies_bytes -= size
     client.done.pop(request_id, None)
     release_client(bus, client)
 
 
-def release_client(bus: Bus, client: Client) -> None:
+def release_client(bus: Tables, client: Client) -> None:
     if not client.outstanding and not client.done:
         bus.clients.pop(client.address, None)
 
 
-def forget_old(bus: Bus, now: float) -> None:
+def forget_old(bus: Tables, now: float) -> None:
     """Let go of answers that are too old to be asked for again."""
     while bus.replies and bus.replies[0][0] < now - bus.limits.replies_age_s:
         _drop_oldest_reply(bus)

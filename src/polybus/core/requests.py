@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from polybus.core import replies
-from polybus.core.actions import Answer, Deliver, Drained, Refuse, Stop, Stream
+from polybus.core.actions import Answer, Drained, Refuse, Stop, Stream, new_answer, new_deliver
 from polybus.core.lifecycle import (
     ANSWER,
     CANCEL,
@@ -30,16 +29,18 @@ from polybus.core.lifecycle import (
     RequestState,
     WorkerState,
 )
-from polybus.core.model import Address, Body, Reason, Request, Service, Worker
+from polybus.core.model import Address, Body, Reason
+from polybus.core.records import Request, Service, Worker
+from polybus.core.replies import keep, release_client
 
 if TYPE_CHECKING:
     from polybus.core import events
-    from polybus.core.bus import Bus
+    from polybus.core.tables import Tables
 
 # -- given to a worker ------------------------------------------------------------------------
 
 
-def dispatch(bus: Bus, request: Request, worker: Worker, now: float) -> None:
+def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
     request.state = DISPATCH[request.state]
     request.worker = worker
     request.dispatched_at = now
@@ -50,12 +51,12 @@ def dispatch(bus: Bus, request: Request, worker: Worker, now: float) -> None:
     if worker.contested:
         refile(worker)
     bus.counters.dispatched += 1
-    bus.actions.append(Deliver(worker, request))
+    bus.actions.append(new_deliver(worker, request))
     if bus.watched:
         bus.observe_request("dispatched", request, now)
 
 
-def feed(bus: Bus, worker: Worker, now: float) -> None:
+def feed(bus: Tables, worker: Worker, now: float) -> None:
     """Give a worker what waits for it: its heaviest service first, equal ones in turn."""
     while worker.free > 0 and worker.state is WorkerState.SERVING:
         best: Service | None = None
@@ -71,7 +72,7 @@ def feed(bus: Bus, worker: Worker, now: float) -> None:
         dispatch(bus, best.queue.pop(), worker, now)
 
 
-def flow(bus: Bus, service: Service, now: float) -> None:
+def flow(bus: Tables, service: Service, now: float) -> None:
     """Give what waits for a service to whoever is free."""
     while service.queue.length:
         worker = service.roster.best()
@@ -80,7 +81,7 @@ def flow(bus: Bus, service: Service, now: float) -> None:
         dispatch(bus, service.queue.pop(), worker, now)
 
 
-def take_back(bus: Bus, worker: Worker, why: str, now: float) -> Iterable[Service]:
+def take_back(bus: Tables, worker: Worker, why: str, now: float) -> Iterable[Service]:
     """Queue again, at the front, what a lost worker held. The services that have work again."""
     # A dict, because a set of them has no order: the same events shall always have the same effects.
     waiting: dict[Service, None] = {}
@@ -92,7 +93,7 @@ def take_back(bus: Bus, worker: Worker, why: str, now: float) -> Iterable[Servic
     return waiting
 
 
-def requeue_one(bus: Bus, worker: Worker, token: bytes, why: str, now: float) -> None:
+def requeue_one(bus: Tables, worker: Worker, token: bytes, why: str, now: float) -> None:
     """Queue again one request that a worker never got; it costs no attempt."""
     request = worker.inflight.pop(token, None)
     if request is not None and request.state not in TERMINAL:
@@ -100,7 +101,7 @@ def requeue_one(bus: Bus, worker: Worker, token: bytes, why: str, now: float) ->
         _requeue(bus, request, why, now)
 
 
-def _requeue(bus: Bus, request: Request, why: str, now: float) -> None:
+def _requeue(bus: Tables, request: Request, why: str, now: float) -> None:
     bus.counters.requeued += 1
     bus.observe_request("requeued", request, now, reason=why)
     request.state = REQUEUE[request.state]
@@ -108,7 +109,7 @@ def _requeue(bus: Bus, request: Request, why: str, now: float) -> None:
     request.service.queue.push_front(request)
 
 
-def _give_up(bus: Bus, request: Request, why: str, now: float) -> bool:
+def _give_up(bus: Tables, request: Request, why: str, now: float) -> bool:
     """Whether a request has cost too many workers."""
     if request.attempt < bus.limits.attempts:
         return False
@@ -122,7 +123,7 @@ def _give_up(bus: Bus, request: Request, why: str, now: float) -> bool:
 
 
 def _held(
-    bus: Bus, address: tuple[int, bytes], token: bytes, now: float
+    bus: Tables, address: tuple[int, bytes], token: bytes, now: float
 ) -> tuple[Worker | None, Request | None]:
     """The worker at this address and the request it speaks of, if it holds it."""
     worker = bus.workers.get(address)
@@ -134,7 +135,7 @@ def _held(
     return worker, worker.inflight.get(token)
 
 
-def heard(bus: Bus, worker: Worker, now: float) -> None:
+def heard(bus: Tables, worker: Worker, now: float) -> None:
     """A worker showed that it is there. If it rested, it takes requests again."""
     worker.seen_at = now
     if worker.state is WorkerState.CONGESTED:
@@ -143,7 +144,7 @@ def heard(bus: Bus, worker: Worker, now: float) -> None:
         feed(bus, worker, now)
 
 
-def on_part(bus: Bus, event: events.Part, now: float) -> None:
+def on_part(bus: Tables, event: events.Part, now: float) -> None:
     _, request = _held(bus, event.worker, event.token, now)
     if request is None or request.state in TERMINAL:
         _late(bus, event.worker, event.token, now)
@@ -155,11 +156,11 @@ def on_part(bus: Bus, event: events.Part, now: float) -> None:
     bus.observe_request("partial", request, now)
 
 
-def on_result(bus: Bus, event: events.Result, now: float) -> None:
+def on_result(bus: Tables, event: events.Result, now: float) -> None:
     finish(bus, event.worker, event.token, event.body, now)
 
 
-def finish(bus: Bus, address: Address, token: bytes, body: Body, now: float) -> None:
+def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) -> None:
     """The event `Result` as a call, for the same reason as `intake.submit`."""
     worker = bus.workers.get(address)
     request = worker.inflight.get(token) if worker is not None else None
@@ -187,7 +188,7 @@ def finish(bus: Bus, address: Address, token: bytes, body: Body, now: float) -> 
         feed(bus, worker, now)
 
 
-def on_failure(bus: Bus, event: events.Failure, now: float) -> None:
+def on_failure(bus: Tables, event: events.Failure, now: float) -> None:
     worker, request = _held(bus, event.worker, event.token, now)
     if worker is None or request is None:
         _late(bus, event.worker, event.token, now)
@@ -203,7 +204,7 @@ def on_failure(bus: Bus, event: events.Failure, now: float) -> None:
     _slot_back(bus, worker, now)
 
 
-def on_undeliverable(bus: Bus, event: events.Undeliverable, now: float) -> None:
+def on_undeliverable(bus: Tables, event: events.Undeliverable, now: float) -> None:
     worker = bus.workers.get(event.worker)
     request = worker.inflight.get(event.token) if worker is not None else None
     if worker is None or request is None:
@@ -218,7 +219,7 @@ def on_undeliverable(bus: Bus, event: events.Undeliverable, now: float) -> None:
     feed(bus, worker, now)
 
 
-def on_answer_lost(bus: Bus, event: events.AnswerLost, now: float) -> None:
+def on_answer_lost(bus: Tables, event: events.AnswerLost, now: float) -> None:
     # The answer stays in the cache: a client that asks again gets it.
     bus.counters.answers_lost += 1
     bus.observe("answer_lost", now, request_id=event.request_id, client=event.client, reason=event.reason)
@@ -229,14 +230,14 @@ def refile(worker: Worker) -> None:
         service.roster.refile(worker)
 
 
-def _slot_back(bus: Bus, worker: Worker, now: float) -> None:
+def _slot_back(bus: Tables, worker: Worker, now: float) -> None:
     if not worker.grants_slots:
         worker.free += 1
     refile(worker)
     feed(bus, worker, now)
 
 
-def _late(bus: Bus, worker: tuple[int, bytes], token: bytes, now: float) -> None:
+def _late(bus: Tables, worker: tuple[int, bytes], token: bytes, now: float) -> None:
     bus.counters.late += 1
     bus.observe("late", now, token=token, worker=worker)
 
@@ -244,14 +245,14 @@ def _late(bus: Bus, worker: tuple[int, bytes], token: bytes, now: float) -> None
 # -- withdrawn --------------------------------------------------------------------------------
 
 
-def on_cancel(bus: Bus, event: events.Cancel, now: float) -> None:
+def on_cancel(bus: Tables, event: events.Cancel, now: float) -> None:
     client = bus.clients.get(event.client)
     request = client.outstanding.get(event.request_id) if client else None
     if request is not None:
         _withdraw(bus, request, "its client withdrew it", now)
 
 
-def on_client_gone(bus: Bus, event: events.ClientGone, now: float) -> None:
+def on_client_gone(bus: Tables, event: events.ClientGone, now: float) -> None:
     client = bus.clients.get(event.client)
     for request in list(client.outstanding.values()) if client else ():
         # Should it come back and ask again, it is answered again.
@@ -260,13 +261,13 @@ def on_client_gone(bus: Bus, event: events.ClientGone, now: float) -> None:
             _withdraw(bus, request, "its client left", now)
 
 
-def on_cancel_token(bus: Bus, event: events.CancelToken, now: float) -> None:
+def on_cancel_token(bus: Tables, event: events.CancelToken, now: float) -> None:
     request = bus.requests.get(event.token)
     if request is not None:
         _withdraw(bus, request, "an operator withdrew it", now)
 
 
-def _withdraw(bus: Bus, request: Request, detail: str, now: float) -> None:
+def _withdraw(bus: Tables, request: Request, detail: str, now: float) -> None:
     bus.counters.cancelled += 1
     freed = _abandon(bus, request, now)
     _end(bus, request, CANCEL, Reason.CANCELLED, detail, [], now)
@@ -274,7 +275,7 @@ def _withdraw(bus: Bus, request: Request, detail: str, now: float) -> None:
         _slot_back(bus, freed, now)
 
 
-def expire_due(bus: Bus, now: float) -> None:
+def expire_due(bus: Tables, now: float) -> None:
     due = bus.expiries.due(now)
     for request in bus.default_expiries.values():
         # All have waited the same time at most, so they stand in the order of their deadlines.
@@ -291,7 +292,7 @@ def expire_due(bus: Bus, now: float) -> None:
             _slot_back(bus, freed, now)
 
 
-def _abandon(bus: Bus, request: Request, now: float) -> Worker | None:
+def _abandon(bus: Tables, request: Request, now: float) -> Worker | None:
     """Take a request out of its queue, or tell its worker. The worker's slot stays taken until it answers;
     one that we dialled need not even do that, so it is looked after soon.  Returns the worker if it will
     certainly not answer: its slot is free."""
@@ -311,7 +312,7 @@ def _abandon(bus: Bus, request: Request, now: float) -> Worker | None:
 
 
 def _end(
-    bus: Bus,
+    bus: Tables,
     request: Request,
     move: Move[RequestState],
     reason: Reason | None,
@@ -333,7 +334,7 @@ def _end(
     del bus.requests[request.token]
     answer: Answer | Refuse
     if reason is None:
-        answer = Answer(client.address, request.voice, service, request_id, body)
+        answer = new_answer(client.address, request.voice, service, request_id, body)
     else:
         answer = Refuse(client.address, request.voice, service, request_id, reason, detail, body)
     if request.options.reply_requested:
@@ -342,15 +343,15 @@ def _end(
         what = request.state.name.lower()
         bus.observe_request(what, request, now, reason=str(reason or ""), detail=detail, body=body)
     if request_id:
-        replies.keep(bus, client, request_id, answer, now)
+        keep(bus, client, request_id, answer, now)
     else:
-        replies.release_client(bus, client)
+        release_client(bus, client)
     if bus.state is BusState.DRAINING and not bus.requests:
         bus.state = RUN_DRY[bus.state]
         bus.actions.append(Drained())
 
 
-def on_drain(bus: Bus, event: events.Drain, now: float) -> None:
+def on_drain(bus: Tables, event: events.Drain, now: float) -> None:
     bus.state = DRAIN[bus.state]
     if bus.state is BusState.DRAINING and not bus.requests:
         bus.state = RUN_DRY[bus.state]

@@ -52,13 +52,10 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
         event.credit,
         event.grants_slots,
         now,
-        now,
-        now,
-        offers=offers,
+        offers,
         endpoint=event.endpoint,
         forgets_stopped=event.forgets_stopped,
     )
-    worker.free = 0 if event.grants_slots else event.credit
     bus.workers[address] = worker
     for service, weight in offers.items():
         service.roster.add(worker, weight)
@@ -95,7 +92,7 @@ def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
 def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
     if event.worker in bus.workers:
         remove(bus, bus.workers[event.worker], "it began a new conversation", now)
-    scheduler = Worker(event.worker, event.voice, event.heartbeat, 0, True, now, now, now, is_scheduler=True)
+    scheduler = Worker(event.worker, event.voice, event.heartbeat, 0, True, now, is_scheduler=True)
     bus.workers[event.worker] = scheduler
     bus.schedulers.append(scheduler)
     _watch(bus, scheduler, now)

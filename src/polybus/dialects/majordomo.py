@@ -14,7 +14,6 @@ A dialect gives the readers; which messages they return decides what happens (`h
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from polybus.core import events
@@ -30,7 +29,7 @@ from polybus.errors import RemoteProtocolError
 from polybus.wire import mdp2
 
 
-class WorkerVoice(Voice):
+class FamilyWorkerVoice(Voice):
     """The commands of a worker that are always the same frames; `deliver` is the dialect's."""
 
     def __init__(self, lead: Message, beat: Message, disconnect: Message) -> None:
@@ -45,30 +44,26 @@ class WorkerVoice(Voice):
         return [action.peer[1], *self._disconnect]
 
 
-class Majordomo(ABC):
+class Majordomo:
     """A dialect of the family. `tags` is what it adds to the table of a Majordomo socket."""
 
     def __init__(
         self,
         bus: Bus,
         heartbeat: Heartbeat,
-        clients: tuple[bytes, Sequence[Voice]],
-        workers: tuple[bytes, Sequence[Voice]],
+        client_voices: Sequence[Voice],
+        worker_voices: Sequence[Voice],
     ) -> None:
         self._bus = bus
         self._heartbeat = heartbeat
-        client_tag, self._client_voices = clients
-        worker_tag, self._worker_voices = workers
-        self.tags: dict[bytes, tuple[Hear, Rebuke]] = {
-            client_tag: (self.hear_client, drop),
-            worker_tag: (self.hear_worker, self.rebuke_worker),
-        }
+        self._client_voices = client_voices
+        self._worker_voices = worker_voices
+        self.tags: dict[bytes, tuple[Hear, Rebuke]] = {}
 
-    @abstractmethod
-    def hear_client(self, link: int, frames: Message, at: int, now: float) -> None: ...
-
-    @abstractmethod
-    def hear_worker(self, link: int, frames: Message, at: int, now: float) -> None: ...
+    def _listen(self, client_tag: bytes, hear_client: Hear, worker_tag: bytes, hear_worker: Hear) -> None:
+        """Say by which tags the dialect is known, and who reads what follows them."""
+        self.tags[client_tag] = (hear_client, drop)
+        self.tags[worker_tag] = (hear_worker, self.rebuke_worker)
 
     def rebuke_worker(
         self, link: int, frames: Message, at: int, error: RemoteProtocolError, now: float
@@ -123,9 +118,12 @@ class Mdp(Majordomo):
         read_from_client: Callable[[Message, int], mdp2.ClientMessage],
         read_from_worker: Callable[[Message, int], mdp2.WorkerMessage],
     ) -> None:
-        super().__init__(bus, heartbeat, clients, workers)
+        client_tag, client_voices = clients
+        worker_tag, worker_voices = workers
+        super().__init__(bus, heartbeat, client_voices, worker_voices)
         self._read_from_client = read_from_client
         self._read_from_worker = read_from_worker
+        self._listen(client_tag, self.hear_client, worker_tag, self.hear_worker)
 
     def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
         request = self._read_from_client(frames, at)

@@ -28,7 +28,7 @@ class ClientVoice(Voice):
         return [action.client[1], *self._lead, *wire.write_final(action.service, [error_body(action)])]
 
 
-class WorkerVoice(majordomo.WorkerVoice):
+class WorkerVoice(majordomo.FamilyWorkerVoice):
     dialect = "mdp1"
 
     def __init__(self, lead: Message) -> None:

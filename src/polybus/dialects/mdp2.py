@@ -31,7 +31,7 @@ class ClientVoice(Voice):
         return [action.client[1], *self._lead, *wire.write_final(action.service, [error_body(action)])]
 
 
-class WorkerVoice(majordomo.WorkerVoice):
+class WorkerVoice(majordomo.FamilyWorkerVoice):
     dialect = "mdp2"
 
     def __init__(self, lead: Message) -> None:

@@ -11,10 +11,12 @@ from polybus.core.actions import Answer, Beat, Refuse, Stream
 from polybus.core.bus import Bus
 from polybus.core.intake import submit
 from polybus.core.model import Address, Heartbeat, Request, Worker
-from polybus.dialects import majordomo, mmi
+from polybus.dialects import mmi
 from polybus.dialects.crossing import error_body
+from polybus.dialects.majordomo import FamilyWorkerVoice, Majordomo
 from polybus.dialects.port import Message, Voice, by_framing
 from polybus.wire import mdr as wire
+from polybus.wire.mdr import split_final, split_request, write_final, write_order
 
 
 class ClientVoice(Voice):
@@ -29,7 +31,7 @@ class ClientVoice(Voice):
         return [action.client[1], *self._lead, *tail]
 
     def answer(self, action: Answer) -> Message:
-        tail = wire.write_final(action.service, action.request_id, action.body, self._tag)
+        tail = write_final(action.service, action.request_id, action.body, self._tag)
         return [action.client[1], *self._lead, *tail]
 
     def refuse(self, action: Refuse) -> Message:
@@ -37,7 +39,7 @@ class ClientVoice(Voice):
         return [action.client[1], *self._lead, *tail]
 
 
-class WorkerVoice(majordomo.WorkerVoice):
+class WorkerVoice(FamilyWorkerVoice):
     dialect = "mdr"
 
     def __init__(self, lead: Message, tag: bytes) -> None:
@@ -46,11 +48,11 @@ class WorkerVoice(majordomo.WorkerVoice):
 
     def deliver(self, worker: Worker, request: Request) -> Message:
         token = request.token
-        tail = wire.write_order(token, request.request_id or token, request.body, self._tag)
+        tail = write_order(token, request.request_id or token, request.body, self._tag)
         return [worker.address[1], *self._lead, *tail]
 
 
-class Mdr(majordomo.Majordomo):
+class Mdr(Majordomo):
     """The dialect: what its tags mean on a Majordomo socket."""
 
     name = "mdr"
@@ -66,28 +68,36 @@ class Mdr(majordomo.Majordomo):
         super().__init__(
             bus,
             Heartbeat(dead_after_s=heartbeat_s * liveness),
-            (client_tag, by_framing(lambda lead: ClientVoice(lead, client_tag))),
-            (worker_tag, by_framing(lambda lead: WorkerVoice(lead, worker_tag))),
+            by_framing(lambda lead: ClientVoice(lead, client_tag)),
+            by_framing(lambda lead: WorkerVoice(lead, worker_tag)),
         )
+        self._listen(client_tag, self.hear_client, worker_tag, self.hear_worker)
 
     def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
-        request = wire.read_from_client(frames, at)
-        service = request.service
+        parts = split_request(frames, at)
+        if parts is None:
+            request = wire.read_from_client(frames, at)
+            parts = (request.service, request.request_id, request.body)
+        service, request_id, body = parts
         client: Address = (link, frames[0])  # type: ignore[assignment]
+        voice = self._client_voices[at]
         if service.startswith(mmi.PREFIX):
-            self._manage(client, self._client_voices[at], request.request_id, service, request.body)
+            self._manage(client, voice, request_id, service, body)
         else:
-            voice = self._client_voices[at]
-            submit(self._bus, client, voice, request.request_id, service, request.body, now)
+            submit(self._bus, client, voice, request_id, service, body, now)
 
     def hear_worker(self, link: int, frames: Message, at: int, now: float) -> None:
+        worker: Address = (link, frames[0])  # type: ignore[assignment]
+        final = split_final(frames, at)
+        if final is not None:
+            token, body = final
+            self._final(worker, token, body, now)
+            return
         message = wire.read_from_worker(frames, at)
         bus = self._bus
-        worker: Address = (link, frames[0])  # type: ignore[assignment]
-        if type(message) is wire.WorkerFinal:
-            self._final(worker, message.address, message.body, now)
-            return
         match message:
+            case wire.WorkerFinal(token, _, body):
+                self._final(worker, token, body, now)
             case wire.WorkerPartial(token, _, body):
                 bus.handle(events.Part(worker, token, body), now)
             case wire.Ping():

@@ -219,40 +219,50 @@ ORDER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], Command]]] = {
 }
 
 
-def read_from_client(frames: Frames, at: int = 0) -> ClientMessage:
-    # Every request passes here: a good one is read without a further call, a bad one the long way,
-    # which says what is wrong with it.
-    try:
-        _, command, service, request_id, *body = frames[at:]
-    except ValueError:
-        return read_command(CLIENT_COMMANDS, frames, at)
+def split_request(frames: list[Frame], at: int) -> tuple[bytes, bytes, list[Frame]] | None:
+    """Service, id and body of a good REQUEST; None if it is anything else, which `read_from_client` names.
+
+    Every request passes here, so nothing is built and nothing is called that need not be.
+    """
+    if len(frames) < at + 5 or len(frames) > at + MAX_BODY_FRAMES:
+        return None
+    command, service, request_id = frames[at + 1], frames[at + 2], frames[at + 3]
     if (
-        type(command) is type(service) is type(request_id) is bytes
+        type(command) is bytes
+        and type(service) is bytes
+        and type(request_id) is bytes
         and command == b"\x01"
         and len(service) <= MAX_NAME_BYTES
         and is_name(service)
         and 0 < len(request_id) <= MAX_ID_BYTES
-        and 0 < len(body) <= MAX_BODY_FRAMES
     ):
-        return Request(service, request_id, body)
+        return service, request_id, frames[at + 4 :]
+    return None
+
+
+def split_final(frames: list[Frame], at: int) -> tuple[bytes, list[Frame]] | None:
+    """Client address and body of a good FINAL of a worker; None if it is anything else."""
+    if len(frames) < at + 6 or len(frames) > at + MAX_BODY_FRAMES:
+        return None
+    command, address, request_id = frames[at + 1], frames[at + 2], frames[at + 4]
+    if (
+        type(command) is bytes
+        and type(address) is bytes
+        and type(request_id) is bytes
+        and command == b"\x04"
+        and not len(frames[at + 3])
+        and 0 < len(address) <= MAX_ID_BYTES
+        and 0 < len(request_id) <= MAX_ID_BYTES
+    ):
+        return address, frames[at + 5 :]
+    return None
+
+
+def read_from_client(frames: Frames, at: int = 0) -> ClientMessage:
     return read_command(CLIENT_COMMANDS, frames, at)
 
 
 def read_from_worker(frames: Frames, at: int = 0) -> WorkerMessage:
-    # The same for every answer.
-    try:
-        _, command, address, empty, request_id, *body = frames[at:]
-    except ValueError:
-        return read_command(WORKER_COMMANDS, frames, at)
-    if (
-        type(command) is type(address) is type(request_id) is bytes
-        and command == b"\x04"
-        and not len(empty)
-        and 0 < len(address) <= MAX_ID_BYTES
-        and 0 < len(request_id) <= MAX_ID_BYTES
-        and 0 < len(body) <= MAX_BODY_FRAMES
-    ):
-        return WorkerFinal(address, request_id, body)
     return read_command(WORKER_COMMANDS, frames, at)
 
 

@@ -1,0 +1,15 @@
+# The two actions that every request costs, as C structs when they are compiled.
+
+cdef class Deliver:
+    cdef public object worker
+    cdef public object request
+
+cdef class Answer:
+    cdef public tuple client
+    cdef public object voice
+    cdef public bytes service
+    cdef public bytes request_id
+    cdef public list body
+
+cpdef Deliver new_deliver(object worker, object request)
+cpdef Answer new_answer(tuple client, object voice, bytes service, bytes request_id, list body)

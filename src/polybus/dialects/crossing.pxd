@@ -1,0 +1,1 @@
+cpdef read_error(list body)

@@ -1,0 +1,16 @@
+cimport cython
+from polybus.core.actions cimport Answer, Deliver
+from polybus.core.records cimport Worker
+from polybus.core.tables cimport Tables
+
+cdef class Outbox:
+    cdef public Tables _bus
+    cdef public object _pump
+    cdef public list _messages
+    cdef public list _sources
+    cdef public list subscribers
+    cdef public object on_full_subscriber
+    cdef public dict refusals
+    cdef public dict handlers
+    @cython.locals(messages=list, sources=list, handlers=dict, worker=Worker)
+    cpdef _add(self, list actions, object now)
