@@ -87,13 +87,15 @@ class Broker:
             self._assembly: Assembly = open_links(
                 self._context, self.bus, self.settings, self._wall, self.ask_to_drain
             )
+            links = self._assembly.links
+            self._pump = open_pump(
+                [link.socket for link in links], [self._wake_read], self.settings.broker.pump or None
+            )
         except ConfigError:
             self._context.destroy(linger=0)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
             raise
-        links = self._assembly.links
-        self._pump = open_pump(
-            [link.socket for link in links], [self._wake_read], self.settings.broker.pump or None
-        )
         self._outbox = Outbox(self.bus, self._pump)
         self._outbox.subscribers = self._assembly.subscribers
         self._outbox.on_full_subscriber = self._send_to_those_who_keep_up
