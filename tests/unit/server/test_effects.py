@@ -150,10 +150,9 @@ def test_every_action_goes_to_its_peer(kind: str) -> None:
     assert frames[1] == kind.encode()
 
 
-@pytest.mark.parametrize("kind", LINKS)
+# What is frames already needs no words.
+@pytest.mark.parametrize("kind", sorted(LINKS.keys() - {"say"}))
 def test_where_a_dialect_has_no_word_nothing_is_sent(kind: str) -> None:
-    if kind == "say":
-        pytest.skip("it is frames already")
     office = Office(Voice())
     action = actions(office)[kind]
     office.bus.actions.append(action)
