@@ -5,7 +5,8 @@ export PYTHON
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
-INPUTS := pyproject.toml requirements-dev.lock scripts/bootstrap.sh $(wildcard setup.py src/polybus/*/*.pyx)
+INPUTS := pyproject.toml requirements-dev.lock scripts/bootstrap.sh $(wildcard setup.py src/polybus/*/*.pyx src/polybus/*/*.pxd) \
+	$(patsubst %.pxd,%.py,$(wildcard src/polybus/*/*.pxd))
 COMPILE = "$$(scripts/bootstrap.sh uv)" pip compile --quiet --universal --python-version 3.11 --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(ARGS)
 SECONDS := 60

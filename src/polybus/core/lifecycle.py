@@ -37,7 +37,7 @@ class RequestState(IntEnum):
 
 class WorkerState(IntEnum):
     SERVING = 0  # takes requests
-    CONGESTED = 1  # its pipe was full; it takes none until it is heard again
+    CONGESTED = 1  # its pipe was full; until it is heard again it gets one for each slot it gives back
     GONE = 2  # left, lost or sent away
 
 

@@ -6,8 +6,11 @@ cimport cython
 
 cpdef dispatch(Tables bus, Request request, Worker worker, double now)
 
-@cython.locals(best=Service, service=Service, best_weight=Py_ssize_t)
+@cython.locals(service=Service)
 cpdef feed(Tables bus, Worker worker, double now)
+
+@cython.locals(best=Service, service=Service, best_weight=Py_ssize_t)
+cpdef Service _heaviest(Worker worker)
 
 @cython.locals(service=Service)
 cpdef refile(Worker worker)

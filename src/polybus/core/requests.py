@@ -57,19 +57,27 @@ def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
 
 
 def feed(bus: Tables, worker: Worker, now: float) -> None:
-    """Give a worker what waits for it: its heaviest service first, equal ones in turn."""
-    while worker.free > 0 and worker.state is WorkerState.SERVING:
-        best: Service | None = None
-        best_weight = 0
-        for service, weight in worker.offers.items():
-            if service.queue.length and (best is None or weight > best_weight):
-                best, best_weight = service, weight
-        if best is None:
+    """Give a worker what waits for it. One that rests gets a single request: it may have room for that."""
+    while worker.free > 0:
+        service = _heaviest(worker)
+        if service is None:
             return
-        if len(worker.offers) > 1:
-            # To the end of the line among services of the same weight.
-            worker.offers[best] = worker.offers.pop(best)
-        dispatch(bus, best.queue.pop(), worker, now)
+        dispatch(bus, service.queue.pop(), worker, now)
+        if worker.state is not WorkerState.SERVING:
+            return
+
+
+def _heaviest(worker: Worker) -> Service | None:
+    """The service whose request a worker gets next: its heaviest one first, equal ones in turn."""
+    best: Service | None = None
+    best_weight = 0
+    for service, weight in worker.offers.items():
+        if service.queue.length and (best is None or weight > best_weight):
+            best, best_weight = service, weight
+    if best is not None and len(worker.offers) > 1:
+        # To the end of the line among services of the same weight.
+        worker.offers[best] = worker.offers.pop(best)
+    return best
 
 
 def flow(bus: Tables, service: Service, now: float) -> None:
@@ -129,7 +137,7 @@ def _held(
     worker = bus.workers.get(address)
     if worker is None:
         return None, None
-    heard(bus, worker, now)
+    worker.seen_at = now
     if not token and worker.inflight:
         token = next(iter(worker.inflight))
     return worker, worker.inflight.get(token)
@@ -170,8 +178,6 @@ def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) 
             _late(bus, address, token, now)
             return
     worker.seen_at = now
-    if worker.state is not WorkerState.SERVING:
-        heard(bus, worker, now)
     del worker.inflight[request.token]
     worker.done += 1
     if request.state in TERMINAL:

@@ -104,7 +104,8 @@ def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
     if worker is None:
         bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
-    heard(bus, worker, now)
+    # One that rests gets one request for it, as with an answer: all at once would only be refused again.
+    worker.seen_at = now
     worker.free += 1
     requests.refile(worker)
     requests.feed(bus, worker, now)

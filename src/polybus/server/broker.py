@@ -87,13 +87,15 @@ class Broker:
             self._assembly: Assembly = open_links(
                 self._context, self.bus, self.settings, self._wall, self.ask_to_drain
             )
+            links = self._assembly.links
+            self._pump = open_pump(
+                [link.socket for link in links], [self._wake_read], self.settings.broker.pump or None
+            )
         except ConfigError:
             self._context.destroy(linger=0)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
             raise
-        links = self._assembly.links
-        self._pump = open_pump(
-            [link.socket for link in links], [self._wake_read], self.settings.broker.pump or None
-        )
         self._outbox = Outbox(self.bus, self._pump)
         self._outbox.subscribers = self._assembly.subscribers
         self._outbox.on_full_subscriber = self._send_to_those_who_keep_up
@@ -210,14 +212,15 @@ class Broker:
         self._stop_at = 0.0
 
     def _wake(self) -> None:
-        # A full pipe wakes the loop anyway; before `open` there is none.
-        with contextlib.suppress(BlockingIOError, AttributeError):
+        # A full pipe wakes the loop anyway; before `open` and after the end there is none.
+        with contextlib.suppress(OSError, AttributeError):
             os.write(self._wake_write, b"!")
 
     # -- carrying out -----------------------------------------------------------------------------
 
     def _send_to_those_who_keep_up(self, link: int, message: Message) -> None:
-        """A subscriber is full: its copy is dropped and counted, the others get theirs."""
+        """A subscriber has just become full: that is counted, its copy is dropped, the others get theirs.
+        Until it has room again libzmq passes it over without a word, so it may miss more than was counted."""
         self.publications_dropped += 1
         socket = self._assembly.links[link].socket
         socket.set(zmq.XPUB_NODROP, 0)
@@ -264,7 +267,9 @@ class Broker:
             link.socket.close(linger=500)
         self._context.term()
         os.close(self._wake_read)
-        os.close(self._wake_write)
+        # A signal may still come, and the number may be somebody else's by then.
+        closing, self._wake_write = self._wake_write, -1
+        os.close(closing)
 
 
 def raise_file_limit() -> None:

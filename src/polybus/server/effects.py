@@ -95,9 +95,14 @@ class Outbox:
     def _send(self, now: float) -> None:
         messages, sources = self._messages, self._sources
         self._messages, self._sources = [], []
+        refused = self._pump.send_many(messages)
+        for position, number in refused:
+            if type(sources[position]) is not Deliver:
+                self._refused(sources[position], messages[position], number, now)
         # The last one first: what a full worker gives back goes to the front, and keeps its order so.
-        for position, number in reversed(self._pump.send_many(messages)):
-            self._refused(sources[position], messages[position], number, now)
+        for position, number in reversed(refused):
+            if type(sources[position]) is Deliver:
+                self._refused(sources[position], messages[position], number, now)
 
     def _refused(self, action: Any, message: tuple[int, Message], number: int, now: float) -> None:
         gone = number == errno.EHOSTUNREACH

@@ -7,7 +7,7 @@ import pytest
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.lifecycle import WorkerState
-from polybus.core.model import Heartbeat, Limits, Reason
+from polybus.core.model import Heartbeat, Limits, Reason, Worker
 from support.stage import NEVER_DEAD, Stage, client, worker
 
 ASKS = Heartbeat(dead_after_s=2.5, beat_every_s=0.5, when_silent=True)
@@ -174,28 +174,41 @@ def test_a_full_worker_rests_and_its_request_goes_to_somebody_else() -> None:
     assert stage.nothing(), "it is left alone"
 
 
-@pytest.mark.parametrize("sign", ["heard", "slot", "result", "fail", "part"])
-def test_it_takes_requests_again_when_it_is_heard(sign: str) -> None:
-    stage = Stage()
-    held = stage.worker("w", credit=3)
-    stage.submit("c", "0")
-    stage.submit("c", "1")
-    stage.do(events.WorkerFull(worker("w"), stage.token("c", "1")))
+def resting(stage: Stage) -> Worker:
+    """A worker with free slots, one request and a full pipe; four more wait."""
+    held = stage.worker("w", credit=10)
+    for number in "01234":
+        stage.submit("c", number)
+    for number in "4321":
+        stage.do(events.WorkerFull(worker("w"), stage.token("c", number)))
     assert held.state is WorkerState.CONGESTED
     stage.nothing()
-    match sign:
-        case "heard":
-            stage.heard("w")
-        case "slot":
-            stage.do(events.Slot(worker("w"), "w"))
-        case "result":
-            stage.result("w")
-        case "fail":
-            stage.fail("w")
-        case "part":
-            stage.part("w")
+    return held
+
+
+def test_it_takes_requests_again_when_it_is_heard() -> None:
+    stage = Stage()
+    held = resting(stage)
+    stage.heard("w")
     assert held.state is WorkerState.SERVING
-    assert stage.delivered() == [("w", "1")]
+    assert stage.delivered() == [("w", number) for number in "1234"]
+
+
+@pytest.mark.parametrize("sign", ["slot", "result", "fail"])
+def test_while_it_rests_it_gets_one_request_for_each_slot(sign: str) -> None:
+    """All at once would only be refused again, and that with every answer."""
+    stage = Stage()
+    held = resting(stage)
+    for number in "12":
+        match sign:
+            case "slot":
+                stage.do(events.Slot(worker("w"), "w"))
+            case "result":
+                stage.result("w")
+            case "fail":
+                stage.fail("w")
+        assert stage.delivered() == [("w", number)]
+    assert held.state is WorkerState.CONGESTED
 
 
 def test_it_is_tried_again_after_a_while_even_if_it_says_nothing() -> None:

@@ -246,7 +246,8 @@ class WorkerSession(Session):
 
     def is_lost(self, now: float) -> bool:
         """Has the broker been silent for too long?"""
-        return now - self.heard_at >= self.dead_after_s
+        # Reckoned as in `next_beat`: whoever wakes up at the deadline must find it reached.
+        return now >= self.heard_at + self.dead_after_s
 
     def greet(self, now: float) -> list[Message]:
         raise NotImplementedError

@@ -1,0 +1,307 @@
+"""The broker as a process over real sockets: draining, reloading, peers that vanish or do not read."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from support.live import WAIT_S, LiveBroker, Peer, wait_for
+from support.majordomo import MDR
+
+MIB = 1024 * 1024
+
+
+class Context(zmq.Context[zmq.Socket[bytes]]):
+    """Knows its sockets, so that all of them are closed at the end."""
+
+    sockets: list[zmq.Socket[bytes]]
+
+    def socket(self, *args: Any, **options: Any) -> zmq.Socket[bytes]:
+        socket = super().socket(*args, **options)
+        self.sockets.append(socket)
+        return socket
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    context = Context()
+    object.__setattr__(context, "sockets", [])
+    yield context
+    for socket in context.sockets:
+        socket.close(0)
+    context.term()
+
+
+class Cramped(Peer):
+    """A peer that keeps no more than `room` messages at its end; 0 is as usual."""
+
+    def __init__(self, endpoint: str, context: Context, identity: bytes, room: int) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.set(zmq.IDENTITY, identity)
+        if room:
+            # Marks count only before connecting.
+            self.socket.set(zmq.RCVHWM, room)
+            self.socket.set(zmq.RCVBUF, 4096)
+        self.socket.connect(endpoint)
+
+
+class Office:
+    """A broker and its Majordomo peers, which talk by request ids."""
+
+    def __init__(self, broker: LiveBroker, context: Context) -> None:
+        self.broker, self.context = broker, context
+
+    def client(self, identity: bytes = b"client", room: int = 0) -> Peer:
+        return self._peer("majordomo.clients", identity, room)
+
+    def worker(self, identity: bytes = b"worker", credit: int = 1, room: int = 0) -> Peer:
+        worker = self._peer("majordomo.workers", identity, room)
+        worker.send(*MDR.ready(b"echo", b"%d" % credit))
+        name = identity.decode()
+        wait_for(lambda: name in {view["worker"] for view in self.broker.ask("workers")})
+        return worker
+
+    def _peer(self, port: str, identity: bytes, room: int) -> Peer:
+        return Cramped(self.broker[port], self.context, identity, room)
+
+    def count(self, name: str) -> int:
+        return int(self.broker.ask("status")[name])
+
+
+def order(worker: Peer) -> list[bytes]:
+    """The next request that a worker gets."""
+    return worker.recv_until(lambda frames: frames[1] == b"\x02")
+
+
+def final(client: Peer) -> tuple[bytes, list[bytes]]:
+    """Id and body of the next answer."""
+    frames = client.recv_until(lambda frames: frames[1] == b"\x03")
+    return frames[3], frames[4:]
+
+
+# -- its end ------------------------------------------------------------------------------------------
+
+
+def test_draining_finishes_what_is_pending_and_ends_well(context: Context) -> None:
+    with LiveBroker() as broker:
+        office = Office(broker, context)
+        worker, client = office.worker(), office.client()
+        endpoints = next(Path(broker._folder.name).rglob("endpoints.json"))
+        client.send(*MDR.request(b"echo", b"1", b"slow"))
+        held = order(worker)
+        broker.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: office.count("requests") and broker.ask("status")["state"] == "draining")
+        client.send(*MDR.request(b"echo", b"2", b"new"))
+        number, body = final(client)
+        assert (number, json.loads(body[0])["error"]) == (b"2", "draining")
+        worker.send(*MDR.reply(held, b"done"))
+        assert final(client) == (b"1", [b"done"])
+        worker.recv_until(lambda frames: frames == MDR.dismissal())
+        assert broker.process.wait(WAIT_S) == 0
+        assert not endpoints.exists()
+
+
+def test_a_second_signal_stops_at_once(context: Context) -> None:
+    with LiveBroker({"broker.drain_s": 600}) as broker:
+        office = Office(broker, context)
+        office.client().send(*MDR.request(b"echo", b"1", b"never"))
+        wait_for(lambda: office.count("requests"))
+        broker.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: broker.ask("status")["state"] == "draining")
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.wait(WAIT_S) == 0
+        assert "1 unanswered" in broker.errors()
+
+
+@pytest.mark.parametrize("how", ["signal", "admin"])
+def test_draining_has_its_time(how: str, context: Context) -> None:
+    with LiveBroker({"broker.drain_s": 0.3}) as broker:
+        office = Office(broker, context)
+        office.client().send(*MDR.request(b"echo", b"1", b"never"))
+        wait_for(lambda: office.count("requests"))
+        if how == "signal":
+            broker.process.send_signal(signal.SIGTERM)
+        else:
+            assert broker.ask("drain")["state"] == "draining"
+        assert broker.process.wait(WAIT_S) == 0
+
+
+def test_an_idle_broker_drains_at_once() -> None:
+    with LiveBroker({"broker.drain_s": 600}) as broker:
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.wait(WAIT_S) == 0
+
+
+# -- while it runs --------------------------------------------------------------------------------------
+
+
+def test_limits_are_read_again(context: Context) -> None:
+    with LiveBroker() as broker:
+        client = Office(broker, context).client()
+        file = Path(broker._folder.name, "polybus.toml")
+        file.write_text("[limits]\nbody_bytes = 10\n[broker]\nio_threads = 2\n")
+        broker.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "needs a restart: broker.io_threads" in broker.errors())
+        assert "limits.body_bytes" in broker.errors()
+        client.send(*MDR.request(b"echo", b"1", b"x" * 11))
+        assert json.loads(final(client)[1][0])["error"] == "too_large"
+        file.write_text("[limits]\nbody_bites = 10\n")
+        broker.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "nothing was changed" in broker.errors())
+        assert broker.is_alive
+
+
+def test_work_of_a_killed_worker_goes_to_the_next(context: Context) -> None:
+    with LiveBroker({"majordomo.heartbeat_s": 0.2}) as broker:
+        office = Office(broker, context)
+        client = office.client()
+        first = office.worker(b"first", credit=5)
+        client.send(*MDR.request(b"echo", b"1", b"one"))
+        order(first)
+        first.close()
+        # Whether the broker learns it from this one or from the silence is a matter of timing.
+        client.send(*MDR.request(b"echo", b"2", b"two"))
+        wait_for(lambda: office.count("workers") == 0)
+        second = office.worker(b"second", credit=5)
+        for expected in (b"one", b"two"):
+            held = order(second)
+            assert held[5:] == [expected]
+            second.send(*MDR.reply(held, b"re:" + expected))
+        assert [final(client), final(client)] == [(b"1", [b"re:one"]), (b"2", [b"re:two"])]
+        assert office.count("requeued") >= 1
+
+
+def test_a_worker_that_does_not_read_rests_and_others_work(context: Context) -> None:
+    count = 60
+    with LiveBroker({"broker.pipe_messages": 4, "majordomo.heartbeat_s": 600}) as broker:
+        office = Office(broker, context)
+        client = office.client()
+        stuck = office.worker(b"stuck", credit=1000, room=1)
+        bodies = {b"%d" % number: b"%d" % number + b"x" * MIB for number in range(count)}
+        for number, body in bodies.items():
+            client.send(*MDR.request(b"echo", number, body))
+
+        def state() -> str:
+            return str(next(v["state"] for v in broker.ask("workers") if v["worker"] == "stuck"))
+
+        wait_for(lambda: state() == "congested", 30)
+        other = office.worker(b"other", credit=1000)
+        answered: dict[bytes, str] = {}
+
+        def work(worker: Peer, name: str) -> None:
+            held = order(worker)
+            assert held[5] == bodies[held[4]]
+            worker.send(*MDR.reply(held, name.encode()))
+            number, (body,) = final(client)
+            answered[number] = body.decode()
+
+        # Nobody waits for the one that does not read.
+        while any(view["queued"] for view in broker.ask("services")) or other.socket.poll(0):
+            if other.socket.poll(50):
+                work(other, "other")
+        # What is in its pipe is its own, and it comes to it at last.
+        while len(answered) < count:
+            work(stuck, "stuck")
+        assert set(answered) == set(bodies)
+        assert set(answered.values()) == {"other", "stuck"}
+
+
+def test_answers_that_a_client_does_not_read_are_counted_and_kept(
+    context: Context,
+) -> None:
+    count = 50
+    with LiveBroker({"broker.pipe_messages": 4}) as broker:
+        office = Office(broker, context)
+        worker, client = office.worker(credit=1000), office.client(room=1)
+        numbers = [b"%d" % number for number in range(count)]
+        for number in numbers:
+            client.send(*MDR.request(b"echo", number, b""))
+        for _ in numbers:
+            held = order(worker)
+            worker.send(*MDR.reply(held, held[4] + b"x" * MIB))
+        wait_for(lambda: office.count("replied") == count, 30)
+        lost = wait_for(lambda: office.count("answers_lost"), 30)
+        assert 0 < lost < count
+        found = {}
+        while len(found) < count - lost:
+            number, body = final(client)
+            found[number] = body[0][: len(number)]
+        for number in numbers:
+            if number not in found:
+                client.send(*MDR.request(b"echo", number, b""))
+                found[number] = final(client)[1][0][: len(number)]
+        assert found == {number: number for number in numbers}
+        assert office.count("replayed") == lost
+        assert office.count("replied") == count, "nothing ran twice"
+
+
+# -- topics -------------------------------------------------------------------------------------------
+
+
+def subscriber(context: Context, endpoint: str, *prefixes: bytes) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.SUB)
+    socket.linger = 0
+    for prefix in prefixes:
+        socket.set(zmq.SUBSCRIBE, prefix)
+    socket.connect(endpoint)
+    return socket
+
+
+def received(socket: zmq.Socket[bytes], last: bytes) -> list[list[bytes]]:
+    """Everything up to a topic that ends with `last`."""
+    messages: list[list[bytes]] = []
+    while not messages or not messages[-1][0].endswith(last):
+        assert socket.poll(int(WAIT_S * 1000)), messages
+        messages.append(socket.recv_multipart())
+    return messages
+
+
+@pytest.mark.parametrize("sender", ["ebus", "emqp"])
+def test_publications_reach_subscribers_of_both_dialects(sender: str, context: Context) -> None:
+    with LiveBroker() as broker:
+        wants = {"ebus": (b"lab/", b"end"), "emqp": (b"lab/hot", b"end")}
+        subscribers = {
+            name: subscriber(context, broker[f"{name}.subscribe"], *prefixes)
+            for name, prefixes in wants.items()
+        }
+        wait_for(lambda: broker.ask("status")["subscriptions"] == 4)
+        # The publisher comes late: what it says before it is connected is nobody's loss but its own.
+        if sender == "ebus":
+            out = context.socket(zmq.PUB)
+            out.linger = 0
+            out.connect(broker["ebus.publish"])
+
+            def publish(topic: bytes, body: bytes) -> None:
+                out.send_multipart([topic, body])
+        else:
+            out = context.socket(zmq.DEALER)
+            out.linger = 0
+            out.connect(broker["emqp.publish"])
+
+            def publish(topic: bytes, body: bytes) -> None:
+                out.send_multipart([b"", b"eMQP/1.0", b"PUBLISH", b"id", topic, b"", body])
+
+        def is_there() -> bool:
+            publish(b"lab/hello", b"")
+            return bool(subscribers["ebus"].poll(20))
+
+        wait_for(is_there)
+        for topic in (b"lab/hot", b"lab/hotter", b"lab/cold", b"office", b"end"):
+            publish(topic, b"body of " + topic)
+        got = {
+            name: [message for message in received(socket, b"end") if message[0] != b"lab/hello"]
+            for name, socket in subscribers.items()
+        }
+        expected = {
+            "ebus": [b"lab/hot", b"lab/hotter", b"lab/cold", b"end"],
+            "emqp": [b"lab/hot", b"lab/hotter", b"end"],
+        }
+        for name, topics in expected.items():
+            assert got[name] == [[topic, b"body of " + topic] for topic in topics]

@@ -1,0 +1,209 @@
+"""A broker in a thread of this process: what it opens and leaves, slow subscribers, bugs that it survives."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from polybus import config
+from polybus.core.model import Limits
+from polybus.errors import ConfigError
+from polybus.server import links
+from polybus.server.broker import ENDPOINTS_FILE, Broker
+from support.live import Peer, wait_for
+from support.majordomo import MDR
+
+
+class LocalBroker:
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        overrides = {**config.any_free_ports(), "broker.data_dir": str(folder), "broker.drain_s": 0.2}
+        self.broker = Broker(config.load(None, {**overrides, **settings}, {}))
+        self.endpoints = self.broker.open()
+        self.thread = threading.Thread(target=self.broker.run, daemon=True)
+        self.thread.start()
+
+    def __enter__(self) -> LocalBroker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.broker.stop()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """A broker freezes what is there; this process has other things to do afterwards."""
+    threshold = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# -- opening ------------------------------------------------------------------------------------------
+
+
+def test_every_port_is_named_and_written_down(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as local:
+        assert set(local.endpoints) == set(config.PORTS)
+        written = json.loads((tmp_path / ENDPOINTS_FILE).read_text())
+        assert written == {"pid": os.getpid(), "endpoints": local.endpoints}
+    assert not (tmp_path / ENDPOINTS_FILE).exists()
+
+
+def test_ports_may_be_off(tmp_path: Path) -> None:
+    off = {"admin.port": -1, "emqp.enabled": False, "ebus.publish": -1, "dbp.port": -1}
+    with LocalBroker(tmp_path, **off) as local:
+        assert set(local.endpoints) == {
+            "ebus.frontend",
+            "ebus.backend",
+            "ebus.subscribe",
+            "majordomo.clients",
+            "majordomo.workers",
+        }
+
+
+def test_a_port_in_use_is_an_error_and_nothing_is_left_open(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path / "first") as local:
+        taken = local.endpoints["dbp.port"]
+        before = open_files()
+        overrides = {
+            **config.any_free_ports(),
+            "broker.data_dir": str(tmp_path / "second"),
+            "dbp.port": taken,
+        }
+        second = Broker(config.load(None, overrides, {}))
+        with pytest.raises(ConfigError, match="is in use") as caught:
+            second.open()
+        assert "POLYBUS_DBP_PORT" in str(caught.value)
+        assert open_files() == before
+    assert not (tmp_path / "second" / ENDPOINTS_FILE).exists()
+
+
+def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = config.load(None, {**config.any_free_ports(), "broker.data_dir": str(tmp_path / "file/x")}, {})
+    with pytest.raises(ConfigError, match="--data-dir"):
+        Broker(settings).open()
+
+
+def test_an_unknown_pump_is_an_error_and_nothing_is_left_open(tmp_path: Path) -> None:
+    before = open_files()
+    overrides = {**config.any_free_ports(), "broker.data_dir": str(tmp_path), "broker.pump": "steam"}
+    with pytest.raises(ConfigError, match="steam"):
+        Broker(config.load(None, overrides, {})).open()
+    assert open_files() == before
+
+
+# -- ending -------------------------------------------------------------------------------------------
+
+
+def test_asked_to_drain_from_another_thread(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as local:
+        local.broker.ask_to_drain()
+        local.thread.join(10)
+        assert not local.thread.is_alive()
+        # Signals may come late.
+        local.broker.ask_to_drain()
+        local.broker.stop()
+
+
+def test_other_limits_from_another_thread(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as local:
+        settings = config.load(None, {"limits.queue_length": 3}, {})
+        local.broker.ask_to_reload(lambda: settings)
+        wait_for(lambda: local.broker.bus.limits == Limits(queue_length=3))
+
+
+def test_a_broker_can_be_told_to_drain_before_it_runs(tmp_path: Path) -> None:
+    overrides = {**config.any_free_ports(), "broker.data_dir": str(tmp_path)}
+    broker = Broker(config.load(None, overrides, {}))
+    broker.ask_to_drain()
+    broker.open()
+    broker.ask_to_drain()
+    broker.run()
+
+
+# -- subscribers --------------------------------------------------------------------------------------
+
+
+def test_a_slow_subscriber_misses_publications_and_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    monkeypatch.setattr(links, "PUBLICATIONS_QUEUED", 10)
+    count, body = 400, b"x" * 65536
+    with LocalBroker(tmp_path) as local:
+        slow, fast = context.socket(zmq.SUB), context.socket(zmq.SUB)
+        slow.set(zmq.RCVHWM, 1)
+        slow.set(zmq.RCVBUF, 4096)
+        fast.set(zmq.RCVHWM, 0)
+        with fast, slow, Peer(local.endpoints["emqp.publish"], context) as publisher:
+            for socket in (slow, fast):
+                socket.set(zmq.SUBSCRIBE, b"t")
+                socket.connect(local.endpoints["ebus.subscribe"])
+            # Both of them: the second one is seen as well.
+            wait_for(lambda: sum(sum(p.values()) for p in local.broker.bus.subscriptions.values()) == 2)
+            got = []
+            for number in range(count):
+                publisher.send(b"", b"eMQP/1.0", b"PUBLISH", b"id", b"t%d" % number, b"", body)
+                assert fast.poll(10_000)
+                got.append(fast.recv_multipart()[0])
+            assert got == [b"t%d" % number for number in range(count)]
+            # It is counted when a subscriber becomes full; what it misses until it reads again is not.
+            assert local.broker.publications_dropped > 0
+            assert local.broker.facts()["publications_dropped"] == local.broker.publications_dropped
+            missed = []
+            while slow.poll(0 if missed else 2000):
+                missed.append(slow.recv_multipart()[0])
+            assert missed == sorted(missed, key=got.index), "what it gets is in order"
+            assert len(missed) < count
+
+            def is_back() -> bool:
+                publisher.send(b"", b"eMQP/1.0", b"PUBLISH", b"id", b"tagain", b"", b"")
+                return bool(slow.poll(20)) and slow.recv_multipart()[0] == b"tagain"
+
+            wait_for(is_back)
+
+
+# -- surviving ----------------------------------------------------------------------------------------
+
+
+def test_a_bug_costs_one_message_and_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    with LocalBroker(tmp_path) as local:
+        bus = local.broker.bus
+        handle = bus.handle
+
+        def broken(event: Any, now: float) -> None:
+            if type(event).__name__ == "WorkerUp":
+                raise ZeroDivisionError("a bug")
+            handle(event, now)
+
+        bus.handle = broken  # type: ignore[method-assign]
+        with Peer(local.endpoints["majordomo.workers"], context) as peer:
+            peer.send(*MDR.ready(b"echo"))
+            wait_for(lambda: local.broker.internal_errors == 1)
+            bus.handle = handle  # type: ignore[method-assign]
+            peer.send(*MDR.request(b"mmi.service", b"1", b"echo"))
+            assert peer.recv()[-1] == b"404"
+    assert "ZeroDivisionError: a bug" in capfd.readouterr().err

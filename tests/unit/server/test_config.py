@@ -1,0 +1,172 @@
+"""Settings: flag > environment > file > default, and errors that say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from polybus import config
+from polybus.errors import ConfigError
+from polybus.server.links import bind, make_socket
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "polybus.toml"
+    path.write_text(text)
+    return path
+
+
+def test_everything_has_a_default() -> None:
+    settings = config.load(None, environ={})
+    assert settings == config.Settings()
+    assert settings.broker.host == "127.0.0.1"
+
+
+def test_the_nearest_source_wins(tmp_path: Path) -> None:
+    path = written(tmp_path, "[ebus]\nheartbeat_s = 1\nliveness = 11\nexpiry_s = 111\n")
+    environ = {"POLYBUS_EBUS_LIVENESS": "22", "POLYBUS_EBUS_EXPIRY_S": "222"}
+    settings = config.load(path, {"ebus.expiry_s": 333}, environ).ebus
+    assert (settings.heartbeat_s, settings.liveness, settings.expiry_s) == (1.0, 22, 333.0)
+    assert settings.worker_credit == config.EbusSettings().worker_credit
+
+
+def test_a_flag_that_was_not_given_is_none(tmp_path: Path) -> None:
+    environ = {"POLYBUS_BROKER_NAME": "from-env"}
+    assert config.load(None, {"broker.name": None}, environ).broker.name == "from-env"
+
+
+def test_the_file_of_this_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, '[broker]\nname = "here"\n')
+    monkeypatch.chdir(tmp_path)
+    assert config.load(environ={}).broker.name == "here"
+
+
+@pytest.mark.parametrize("section", config.SECTIONS)
+def test_every_setting_has_its_variable(section: str) -> None:
+    default = getattr(config.Settings(), section)
+    for field in msgspec.structs.fields(default):
+        value = getattr(default, field.name)
+        text = {bool: "false", int: "17", float: "17.5", str: "text"}[type(value)]
+        environ = {config.variable(f"{section}.{field.name}"): text}
+        found = getattr(getattr(config.load(None, environ=environ), section), field.name)
+        assert str(found).lower() == text
+
+
+def test_the_working_environment_is_used_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POLYBUS_LIMITS_QUEUE_LENGTH", "5")
+    assert config.load().limits.queue_length == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[ebus]\nfrontent = 1\n", "frontent"),
+        ("[ebuz]\n", "ebuz"),
+        ("[limits]\nqueue_lenght = 1\n", "queue_lenght"),
+        ('[ebus]\nliveness = "many"\n', "ebus.liveness"),
+        ("[ebus]\nstrict = 5\n", "ebus.strict"),
+        ("ebus = 5\n", "ebus"),
+        ("[ebus\n", "no valid TOML"),
+        ("[ebus]\nfrontend = 70000\n", "Give a number from 0 to 65535"),
+        ('[dbp]\nport = "five"\n', "or an endpoint such as tcp://"),
+        ("[admin]\nport = -2\n", "-1 to turn it off"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(tmp_path, text), environ={})
+    assert words in str(caught.value)
+
+
+def test_a_section_that_is_no_table_is_an_error_for_the_environment_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="table of settings"):
+        config.load(written(tmp_path, "ebus = 5\n"), environ={"POLYBUS_EBUS_LIVENESS": "3"})
+
+
+def test_a_wrong_variable_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"majordomo\.liveness"):
+        config.load(None, environ={"POLYBUS_MAJORDOMO_LIVENESS": "many"})
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Check --config"):
+        config.load(tmp_path / "missing.toml", environ={})
+    with pytest.raises(ConfigError, match="cannot read"):
+        config.load(tmp_path, environ={})
+    path = tmp_path / "binary.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        config.load(path, environ={})
+
+
+# -- ports --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("port", "place"),
+    [
+        (5000, "tcp://127.0.0.1:5000"),
+        ("5000", "tcp://127.0.0.1:5000"),
+        (0, "tcp://127.0.0.1:*"),
+        (65535, "tcp://127.0.0.1:65535"),
+        (-1, None),
+        ("-1", None),
+        ("tcp://0.0.0.0:1", "tcp://0.0.0.0:1"),
+        ("ipc:///run/bus", "ipc:///run/bus"),
+    ],
+)
+def test_forms_of_a_port(port: object, place: str | None) -> None:
+    settings = config.load(None, {"ebus.frontend": port}, {})
+    assert config.endpoint(settings, "ebus.frontend") == place
+
+
+def test_a_dialect_that_is_off_has_no_ports() -> None:
+    settings = config.load(None, {"emqp.enabled": "false"}, {})
+    assert config.endpoint(settings, "emqp.clients") is None
+    assert config.endpoint(settings, "ebus.frontend")
+
+
+def test_the_host_holds_for_all_ports() -> None:
+    settings = config.load(None, {"broker.host": "0.0.0.0"}, {})
+    for name in config.PORTS:
+        assert str(config.endpoint(settings, name)).startswith("tcp://0.0.0.0:")
+
+
+def test_free_ports_for_all() -> None:
+    settings = config.load(None, config.any_free_ports(), {})
+    assert {config.endpoint(settings, name) for name in config.PORTS} == {"tcp://127.0.0.1:*"}
+
+
+# -- binding ------------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_says_which_setting_moves_it() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        first, second = (make_socket(context, zmq.ROUTER, config.BrokerSettings()) for _ in range(2))
+        place = bind(first, "tcp://127.0.0.1:*", "ebus.frontend")
+        assert not place.endswith("*")
+        with pytest.raises(ConfigError) as caught:
+            bind(second, place, "ebus.backend")
+        text = str(caught.value)
+        assert place in text
+        assert "is in use" in text
+        assert "POLYBUS_EBUS_BACKEND" in text
+        with pytest.raises(ConfigError, match="Check the address"):
+            bind(second, "tcp://no such host:1", "ebus.backend")
+    finally:
+        context.destroy(linger=0)
+
+
+def test_marks_are_set_before_binding() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        router = make_socket(context, zmq.ROUTER, config.BrokerSettings(pipe_messages=7, backlog=9))
+        assert (router.get(zmq.SNDHWM), router.get(zmq.RCVHWM), router.get(zmq.BACKLOG)) == (7, 7, 9)
+        assert router.linger == 0
+    finally:
+        context.destroy(linger=0)
