@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import inf
-from typing import Any, SupportsIndex
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from polybus.core import actions as act
 from polybus.core import events
-from polybus.core.bus import Bus
 from polybus.core.lifecycle import TERMINAL, BusState, RequestState, WorkerState
 from polybus.core.model import Address, Heartbeat, JobOptions, Limits, Request, Worker
+from support.checked_bus import CheckedBus
 
 LIMITS = Limits(
     body_bytes=100,
@@ -43,42 +43,10 @@ heartbeats = st.sampled_from(
 )
 
 
-class CheckedActions(list[Any]):
-    """Looks at every action when it is noted: nothing is asked for that concerns a worker who is gone."""
-
-    def __init__(self, bus: Bus) -> None:
-        super().__init__()
-        self._bus = bus
-
-    def append(self, action: Any) -> None:
-        if isinstance(action, act.Deliver | act.Stop | act.Beat | act.Reschedule):
-            worker = action.worker
-            assert worker.state is not WorkerState.GONE, action
-            assert self._bus.workers.get(worker.address) is worker, action
-        super().append(action)
-
-    def extend(self, actions: Any) -> None:
-        for action in actions:
-            self.append(action)
-
-    def insert(self, index: SupportsIndex, action: Any) -> None:
-        raise AssertionError("actions are noted in order")
-
-
-class CheckedBus(Bus):
-    def __init__(self) -> None:
-        super().__init__(b"n-", LIMITS, watched=True)
-        self.actions = CheckedActions(self)
-
-    def take(self) -> list[Any]:
-        actions, self.actions = self.actions, CheckedActions(self)
-        return list(actions)
-
-
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.bus = CheckedBus()
+        self.bus = CheckedBus(LIMITS)
         self.now = 100.0
         # Per (client, id): how many last words it may get, and how many it got.
         self.allowed: Counter[tuple[Address, bytes]] = Counter()

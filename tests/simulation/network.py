@@ -15,6 +15,8 @@ from random import Random
 from typing import Any
 
 Frames = list[Any]
+# More than this at one moment is somebody who wakes up for nothing, again and again.
+AT_ONCE = 10_000
 ROOM = 1000
 ROOM_WHEN_STALLED = 2
 
@@ -37,11 +39,15 @@ class Clock:
     def run(self, until: Callable[[], bool], limit: float) -> bool:
         """Go on until `until` is true; False if that is not so by `limit`."""
         appointments = self._appointments
+        at_once = 0
         while not until():
             if not appointments or appointments[0][0] > limit:
                 self.now = max(self.now, limit)
                 return until()
             when, _, what = heapq.heappop(appointments)
+            at_once = at_once + 1 if when == self.now else 0
+            if at_once > AT_ONCE:
+                raise AssertionError(f"time stands still at {self.now}: {what}")
             self.now = when
             what()
         return True
