@@ -10,6 +10,8 @@ INPUTS := pyproject.toml requirements-dev.lock scripts/bootstrap.sh $(wildcard s
 COMPILE = "$$(scripts/bootstrap.sh uv)" pip compile --quiet --universal --python-version 3.11 --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(ARGS)
 SECONDS := 60
+# What may be compiled is tested a second time as plain Python.
+PLAIN_TESTS := tests/unit/core tests/unit/wire tests/unit/dialects tests/unit/server tests/property tests/simulation
 JOBS := 2
 
 $(STAMP): $(INPUTS)
@@ -29,6 +31,7 @@ demo: $(STAMP) ## start a broker, peers of every dialect, and show them talking 
 
 test: $(STAMP) ## run all tests (ARGS=… for pytest, JOBS=2 processes)
 	$(BIN)/pytest -n $(JOBS) $(ARGS)
+	POLYBUS_PLAIN=1 $(BIN)/pytest -n $(JOBS) -q $(PLAIN_TESTS)
 
 lint: $(STAMP) ## check style and formatting
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

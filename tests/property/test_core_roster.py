@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from polybus.core.lifecycle import WorkerState
-from polybus.core.model import FairQueue, Heartbeat, Roster, Service, Worker
+from polybus.core.model import Heartbeat, Service, Worker
 
 SERVICES = 3
 which = st.integers(0, 7)
@@ -23,10 +23,8 @@ class Rosters(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.services = [Service(b"%d" % n, FairQueue(), Roster()) for n in range(SERVICES)]
-        self.workers = [
-            Worker((2, b"%d" % n), None, Heartbeat(0.0), 1, False, 0.0, 0.0, 0.0, free=1) for n in range(8)
-        ]
+        self.services = [Service(b"%d" % n) for n in range(SERVICES)]
+        self.workers = [Worker((2, b"%d" % n), None, Heartbeat(0.0), 1, False, 0.0) for n in range(8)]
         self.clock = count(1)
         # (service number, worker) -> when it was last filed
         self.filed: dict[tuple[int, Worker], int] = {}

@@ -8,14 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.core.lifecycle import RequestState
-from polybus.core.model import PLAIN_CALL, Client, FairQueue, Request, Roster, Service
+from polybus.core.model import PLAIN_CALL, Client, FairQueue, Request, Service
+from polybus.core.records import new_request
 
 numbers = count(1)
 
 
 def request(client: Client, name: str, at: float = 0.0) -> Request:
-    service = Service(b"s", FairQueue(), Roster())
-    made = Request(b"%d" % next(numbers), name.encode(), client, None, service, [], 0, PLAIN_CALL, at, at + 1)
+    service = Service(b"s")
+    made = new_request(
+        b"%d" % next(numbers), name.encode(), client, None, service, [], 0, PLAIN_CALL, at, at + 1
+    )
     made.state = RequestState.QUEUED
     return made
 
