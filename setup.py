@@ -36,6 +36,10 @@ DIRECTIVES = {"language_level": 3, "annotation_typing": False, "nonecheck": True
 class BuildOptional(build_ext):
     """A failed build is a word to the user, not the end of the installation."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+
     def build_extension(self, ext):
         try:
             super().build_extension(ext)
@@ -57,9 +61,7 @@ def extensions():
         print(f"{WITHOUT}: Cython is not there. Install Cython and reinstall.")
         return []
     pump = Extension("polybus.server._pump", ["src/polybus/server/_pump.pyx"])
-    hot = [
-        Extension("polybus." + name.replace("/", "."), [f"src/polybus/{name}.py"]) for name in HOT_MODULES
-    ]
+    hot = [Extension("polybus." + name.replace("/", "."), [f"src/polybus/{name}.py"]) for name in HOT_MODULES]
     try:
         built = cythonize([pump], build_dir="build")
         built += cythonize(hot, build_dir="build", compiler_directives=DIRECTIVES, include_path=["src"])

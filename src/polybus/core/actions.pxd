@@ -1,5 +1,7 @@
 # The two actions that every request costs, as C structs when they are compiled.
 
+cimport cython
+
 cdef class Deliver:
     cdef public object worker
     cdef public object request
@@ -11,5 +13,8 @@ cdef class Answer:
     cdef public bytes request_id
     cdef public list body
 
+@cython.locals(deliver=Deliver)
 cpdef Deliver new_deliver(object worker, object request)
+
+@cython.locals(answer=Answer)
 cpdef Answer new_answer(tuple client, object voice, bytes service, bytes request_id, list body)

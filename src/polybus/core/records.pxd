@@ -1,5 +1,7 @@
 # Declarations that turn the classes of records.py into C structs when they are compiled.
 
+cimport cython
+
 cdef class Client:
     cdef public tuple address
     cdef public dict outstanding
@@ -70,5 +72,6 @@ cdef class Roster:
     cpdef refile(self, Worker worker)
     cpdef _unfile(self, Worker worker)
 
+@cython.locals(request=Request)
 cpdef Request new_request(bytes token, bytes request_id, Client client, object voice, Service service, list body,
                           Py_ssize_t size, object options, double accepted_at, double expires_at)

@@ -1,6 +1,7 @@
 cimport cython
 from polybus.core.actions cimport Answer
 from polybus.core.intake cimport submit
+from polybus.core.records cimport Request, Worker
 from polybus.dialects.majordomo cimport FamilyWorkerVoice, Majordomo
 from polybus.dialects.port cimport Voice
 from polybus.wire.mdr cimport split_final, split_request, write_final, write_order
@@ -8,9 +9,16 @@ from polybus.wire.mdr cimport split_final, split_request, write_final, write_ord
 cdef class ClientVoice(Voice):
     cdef public list _lead
     cdef public bytes _tag
+    @cython.locals(reply=Answer, tail=list)
+    cpdef answer(self, object action)
 
 cdef class WorkerVoice(FamilyWorkerVoice):
     cdef public bytes _tag
+    @cython.locals(order=Request, receiver=Worker, token=bytes, tail=list)
+    cpdef deliver(self, object worker, object request)
 
 cdef class Mdr(Majordomo):
-    pass
+    @cython.locals(parts=tuple, service=bytes, request_id=bytes, body=list, client=tuple)
+    cpdef hear_client(self, object link, list frames, Py_ssize_t at, object now)
+    @cython.locals(final=tuple, token=bytes, body=list, worker=tuple)
+    cpdef hear_worker(self, object link, list frames, Py_ssize_t at, object now)

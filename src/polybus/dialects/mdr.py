@@ -10,7 +10,8 @@ from polybus.core import events
 from polybus.core.actions import Answer, Beat, Refuse, Stream
 from polybus.core.bus import Bus
 from polybus.core.intake import submit
-from polybus.core.model import Address, Heartbeat, Request, Worker
+from polybus.core.model import Address, Heartbeat
+from polybus.core.records import Request, Worker
 from polybus.dialects import mmi
 from polybus.dialects.crossing import error_body
 from polybus.dialects.majordomo import FamilyWorkerVoice, Majordomo
@@ -31,8 +32,9 @@ class ClientVoice(Voice):
         return [action.client[1], *self._lead, *tail]
 
     def answer(self, action: Answer) -> Message:
-        tail = write_final(action.service, action.request_id, action.body, self._tag)
-        return [action.client[1], *self._lead, *tail]
+        reply = action
+        tail = write_final(reply.service, reply.request_id, reply.body, self._tag)
+        return [reply.client[1], *self._lead, *tail]
 
     def refuse(self, action: Refuse) -> Message:
         tail = wire.write_final(action.service, action.request_id, [error_body(action)], self._tag)
@@ -47,9 +49,11 @@ class WorkerVoice(FamilyWorkerVoice):
         self._tag = tag
 
     def deliver(self, worker: Worker, request: Request) -> Message:
-        token = request.token
-        tail = write_order(token, request.request_id or token, request.body, self._tag)
-        return [worker.address[1], *self._lead, *tail]
+        # The names below are declared as records in mdr.pxd, the arguments as anything.
+        order, receiver = request, worker
+        token = order.token
+        tail = write_order(token, order.request_id or token, order.body, self._tag)
+        return [receiver.address[1], *self._lead, *tail]
 
 
 class Mdr(Majordomo):

@@ -1,5 +1,8 @@
+# The ear and the two things that a voice says for every request, as C calls when they are compiled.
+
 cdef class Voice:
-    pass
+    cpdef answer(self, object action)
+    cpdef deliver(self, object worker, object request)
 
 cdef class RouterEar:
     cdef object _bus

@@ -1,10 +1,12 @@
+# What is done with the actions of a turn, as C calls when it is compiled.
+
 cimport cython
 from polybus.core.actions cimport Answer, Deliver
 from polybus.core.records cimport Worker
-from polybus.core.tables cimport Tables
+from polybus.dialects.port cimport Voice
 
 cdef class Outbox:
-    cdef public Tables _bus
+    cdef public object _bus
     cdef public object _pump
     cdef public list _messages
     cdef public list _sources
@@ -12,5 +14,6 @@ cdef class Outbox:
     cdef public object on_full_subscriber
     cdef public dict refusals
     cdef public dict handlers
-    @cython.locals(messages=list, sources=list, handlers=dict, worker=Worker)
+    @cython.locals(messages=list, sources=list, handlers=dict, worker=Worker, deliver=Deliver, answer=Answer,
+                   voice=Voice)
     cpdef _add(self, list actions, object now)

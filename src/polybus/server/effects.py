@@ -71,23 +71,27 @@ class Outbox:
             kind = type(action)
             # The two that every request costs come first and are not looked up.
             if kind is Deliver:
-                worker = action.worker
+                deliver = action
+                worker = deliver.worker
+                voice = worker.voice
                 try:
-                    message = worker.voice.deliver(worker, action.request)
+                    message = voice.deliver(worker, deliver.request)
                 except LocalProtocolError as error:
-                    token = action.request.token
+                    token = deliver.request.token
                     self._bus.handle(events.Undeliverable(worker.address, token, str(error)), now)
                     continue
                 messages.append((worker.address[0], message))
                 sources.append(action)
             elif kind is Answer:
+                answer = action
+                voice = answer.voice
                 try:
-                    message = action.voice.answer(action)
+                    message = voice.answer(answer)
                 except LocalProtocolError as error:
-                    self._unspeakable(action, str(error))
+                    self._unspeakable(answer, str(error))
                     continue
                 if message is not None:
-                    messages.append((action.client[0], message))
+                    messages.append((answer.client[0], message))
                     sources.append(action)
             else:
                 handlers[kind](action)
