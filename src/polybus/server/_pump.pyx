@@ -7,7 +7,15 @@ to the code that gets them.  If they cannot be found the import fails with the r
 caller uses the twin.
 
 Draining and sending never block (ZMQ_DONTWAIT) and therefore keep the GIL: giving it up costs
-more than the call.  Only zmq_poll, which does block, runs without it.
+more than the call.  Only the wait, which does block, runs without it.
+
+To ask a socket for a message it does not have costs a system call, and so does asking zmq_poll, for every
+socket.  With many sockets, most of them quiet, that would be nearly all the work.  So we wait on the file
+descriptors of the sockets (ZMQ_FD) with one poll(2) and touch only those that show something.
+Such a descriptor tells of changes, not of messages: a socket must be read until it is empty before it is
+waited for, and sending on it may swallow the news that something came in.  `dirty` notes the sockets
+of which this is not known to be done; they are read in any case.  Should news be lost all the same (somebody
+used a socket behind our back), a wait that timed out makes all of them dirty.
 
 A pump belongs to one thread, the one that uses its sockets: libzmq sockets are not thread-safe,
 and closing one while another thread waits in `recv_many` is undefined.  Different pumps in
@@ -32,22 +40,26 @@ from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZ
 from libc.errno cimport EAGAIN, EINTR, ENOTSOCK
 from libc.string cimport memcpy
 
-cdef extern from "errno.h":
+cdef extern from "errno.h" nogil:
     const int ENOTSUP
+    int system_errno "errno"
 
 # zmq.h promises this layout: 64 bytes, aligned like a pointer, and these numbers.
 ctypedef union zmq_msg_t:
     unsigned char space[64]
     void *alignment
 
-ctypedef struct zmq_pollitem_t:
-    void *socket
-    int fd
-    short events
-    short revents
+cdef extern from "poll.h" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int wait_for "poll"(pollfd *, unsigned long, int)
 
 cdef enum:
-    ZMQ_POLLIN = 1
+    POLLIN = 1
+    # Up to so many sockets are simply read: their descriptors would cost as much to ask.
+    FEW_SOCKETS = 2
     ZMQ_DONTWAIT = 1
     ZMQ_SNDMORE = 2
     ZMQ_HAUSNUMERO = 156384712  # libzmq's own error numbers start here
@@ -67,7 +79,6 @@ cdef int (*msg_more)(zmq_msg_t *) noexcept nogil
 cdef int (*msg_recv)(zmq_msg_t *, void *, int) noexcept nogil
 cdef int (*msg_send)(zmq_msg_t *, void *, int) noexcept nogil
 cdef int (*buffer_send)(void *, const void *, size_t, int) noexcept nogil
-cdef int (*poll)(zmq_pollitem_t *, int, long) noexcept nogil
 cdef int (*last_errno)() noexcept nogil
 
 
@@ -87,15 +98,14 @@ def _candidates():
 
 
 def _load():
-    cdef void **slots[13]
+    cdef void **slots[12]
     slots[0], slots[1], slots[2] = <void **> &msg_init, <void **> &msg_init_size, <void **> &msg_close
     slots[3], slots[4], slots[5] = <void **> &msg_move, <void **> &msg_copy, <void **> &msg_data
     slots[6], slots[7], slots[8] = <void **> &msg_size, <void **> &msg_more, <void **> &msg_recv
-    slots[9], slots[10], slots[11] = <void **> &msg_send, <void **> &buffer_send, <void **> &poll
-    slots[12] = <void **> &last_errno
+    slots[9], slots[10], slots[11] = <void **> &msg_send, <void **> &buffer_send, <void **> &last_errno
     names = (
         "zmq_msg_init", "zmq_msg_init_size", "zmq_msg_close", "zmq_msg_move", "zmq_msg_copy", "zmq_msg_data",
-        "zmq_msg_size", "zmq_msg_more", "zmq_msg_recv", "zmq_msg_send", "zmq_send", "zmq_poll", "zmq_errno",
+        "zmq_msg_size", "zmq_msg_more", "zmq_msg_recv", "zmq_msg_send", "zmq_send", "zmq_errno",
     )
     reasons = []
     for path in _candidates():
@@ -179,70 +189,84 @@ cdef class CompiledPump:
     kind = "compiled"
 
     cdef tuple sockets
-    cdef zmq_pollitem_t *items  # the sockets, then the fds
+    cdef void **handles
+    cdef pollfd *watched  # the sockets, then the fds
+    cdef char *dirty  # sockets that must be read before they are waited for
     cdef Py_ssize_t n_sockets, n_fds, first
 
     def __cinit__(self, sockets, fds=()):
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, n
         cdef size_t handle
         self.sockets = tuple(sockets)
         numbers = tuple(fds)
         self.n_sockets = len(self.sockets)
         self.n_fds = len(numbers)
-        if not self.n_sockets + self.n_fds:
+        n = self.n_sockets + self.n_fds
+        if not n:
             raise ValueError("a pump needs at least one socket or fd")
-        self.items = <zmq_pollitem_t *> PyMem_Calloc(self.n_sockets + self.n_fds, sizeof(zmq_pollitem_t))
-        if self.items == NULL:
+        self.handles = <void **> PyMem_Calloc(n, sizeof(void *))
+        self.watched = <pollfd *> PyMem_Calloc(n, sizeof(pollfd))
+        self.dirty = <char *> PyMem_Calloc(n, 1)
+        if self.handles == NULL or self.watched == NULL or self.dirty == NULL:
             raise MemoryError
-        self._check_open()
         for i in range(self.n_sockets):
+            self._check_open(i)
             handle = self.sockets[i].underlying
-            self.items[i].socket = <void *> handle
-            self.items[i].events = ZMQ_POLLIN
+            self.handles[i] = <void *> handle
+            self.watched[i].fd = self.sockets[i].get(zmq.FD)
+            self.dirty[i] = 1
         for i in range(self.n_fds):
-            self.items[self.n_sockets + i].fd = numbers[i]
-            self.items[self.n_sockets + i].events = ZMQ_POLLIN
+            self.watched[self.n_sockets + i].fd = numbers[i]
+        for i in range(n):
+            self.watched[i].events = POLLIN
 
     def __dealloc__(self):
-        PyMem_Free(self.items)
+        PyMem_Free(self.handles)
+        PyMem_Free(self.watched)
+        PyMem_Free(self.dirty)
 
-    cdef int _check_open(self) except -1:
+    cdef int _check_open(self, Py_ssize_t at) except -1:
         # A closed socket's handle points to freed memory: libzmq must never see it.
-        for socket in self.sockets:
-            if socket.closed:
-                raise zmq.ZMQError(ENOTSOCK)
+        if self.sockets[at].closed:
+            raise zmq.ZMQError(ENOTSOCK)
         return 0
 
     def recv_many(self, long timeout_ms, Py_ssize_t limit=1000):
         """Whole messages as `(index, frames)`, at most `limit` per socket; waits only if there are none."""
         cdef list batch = []
-        cdef Py_ssize_t i, k
+        cdef Py_ssize_t i, k, n = self.n_sockets + self.n_fds
+        cdef Py_ssize_t asked = 0 if self.n_sockets > FEW_SOCKETS else self.n_sockets
         cdef int rc, errno
         if limit < 1:
             raise ValueError("limit must be 1 or more")
-        self._check_open()
         if self.n_sockets:
             self.first = (self.first + 1) % self.n_sockets
+        # What is there already. With few sockets only the fds are asked: busy sockets must not starve them.
+        rc = wait_for(self.watched + asked, n - asked, 0) if n > asked else 0
         for i in range(self.n_sockets):
-            self._drain((self.first + i) % self.n_sockets, limit, batch)
+            k = (self.first + i) % self.n_sockets
+            if asked or self.dirty[k] or (rc > 0 and self.watched[k].revents):
+                self._drain(k, limit, batch)
+        if rc > 0:
+            self._report_fds(batch)
         if batch or timeout_ms == 0:
-            # Busy sockets must not starve the fds, so these are looked at every time.
-            if self.n_fds and poll(self.items + self.n_sockets, <int> self.n_fds, 0) > 0:
-                self._report_fds(batch)
             return batch
         # A signal that came since the last bytecode has set its flag but will not interrupt the wait.
         PyErr_CheckSignals()
         with nogil:
-            rc = poll(self.items, <int> (self.n_sockets + self.n_fds), timeout_ms)
+            rc = wait_for(self.watched, n, <int> timeout_ms)
+            errno = system_errno
         if rc < 0:
-            errno = last_errno()
             if errno != EINTR:
                 raise _error(errno)
             PyErr_CheckSignals()
-        elif rc > 0:
+        elif rc == 0:
+            for i in range(self.n_sockets):
+                self.dirty[i] = 1
+        else:
             for i in range(self.n_sockets):
                 k = (self.first + i) % self.n_sockets
-                if self.items[k].revents:
+                if self.watched[k].revents:
                     self._drain(k, limit, batch)
             self._report_fds(batch)
         return batch
@@ -251,18 +275,20 @@ cdef class CompiledPump:
         cdef Py_ssize_t i
         for i in range(self.n_sockets, self.n_sockets + self.n_fds):
             # An error or a hang-up counts as readable: the owner's read tells which.
-            if self.items[i].revents:
+            if self.watched[i].revents:
                 batch.append((i, []))
         return 0
 
     cdef int _drain(self, Py_ssize_t at, Py_ssize_t limit, list batch) except -1:
         cdef zmq_msg_t msg
-        cdef void *handle = self.items[at].socket
+        cdef void *handle = self.handles[at]
         cdef object index = at
         cdef list frames
         cdef LargeFrame large
         cdef Py_ssize_t n
         cdef int rc, errno
+        self._check_open(at)
+        self.dirty[at] = 1
         msg_init(&msg)
         try:
             for n in range(limit):
@@ -273,9 +299,19 @@ cdef class CompiledPump:
                         errno = last_errno()
                         if errno == EINTR:
                             continue  # nothing blocks here; Python runs the handler when we return
-                        # A socket that cannot receive (PUB, or REQ before it asked) has nothing for us.
+                        if errno == EAGAIN:
+                            self.dirty[at] = 0  # empty, and whatever comes now will show
+                            return 0
+                        if errno == ENOTSUP:
+                            self.watched[at].fd = -1  # it can never receive (PUB): poll passes over it
+                            self.dirty[at] = 0
+                            return 0
+                        if errno == EFSM:
+                            # REQ before it asked. What its descriptor shows is only taken note of by asking.
+                            self.sockets[at].get(zmq.EVENTS)
+                            return 0
                         # Other errors last, so what was received goes out first and the next call raises.
-                        if errno == EAGAIN or errno == ENOTSUP or errno == EFSM or batch:
+                        if batch:
                             return 0
                         raise _error(errno)
                     if rc < LARGE_BYTES:
@@ -299,16 +335,18 @@ cdef class CompiledPump:
         cdef list refused = []
         cdef list batch
         cdef PyObject *message
-        cdef Py_ssize_t position
+        cdef Py_ssize_t position, at, before = -1
         cdef int errno
-        self._check_open()
         batch = messages if self._is_plain(messages) else self._plain(messages)
         for position in range(PyList_GET_SIZE(batch)):
             message = PyList_GET_ITEM(batch, position)
-            errno = self._send(
-                self.items[PyLong_AsSsize_t(<object> PyTuple_GET_ITEM(<tuple> message, 0))].socket,
-                <object> PyTuple_GET_ITEM(<tuple> message, 1),
-            )
+            at = PyLong_AsSsize_t(<object> PyTuple_GET_ITEM(<tuple> message, 0))
+            if at != before:
+                # Nothing here runs Python code, so one that is open now stays open for its whole run.
+                self._check_open(at)
+                before = at
+            self.dirty[at] = 1
+            errno = self._send(self.handles[at], <object> PyTuple_GET_ITEM(<tuple> message, 1))
             if errno:
                 refused.append((position, errno))
         return refused
