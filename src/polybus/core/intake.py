@@ -6,7 +6,7 @@ What is refused here never becomes a request: its client is told why, and nothin
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
@@ -20,6 +20,9 @@ from polybus.core.requests import dispatch
 if TYPE_CHECKING:
     from polybus.core import events
     from polybus.core.tables import Tables
+
+# Looking a member up in its enumeration costs as much as a dictionary.
+_SERVING: Final = BusState.SERVING
 
 
 def on_submit(bus: Tables, event: events.Submit, now: float) -> None:
@@ -70,7 +73,7 @@ def submit(
         or held_bytes > bus.max_held_bytes
         or size > bus.max_body_bytes
         or len(outstanding) >= bus.max_outstanding
-        or bus.state is not BusState.SERVING
+        or bus.state is not _SERVING
     ):
         # With a free worker and all limits kept there is nothing to decide; the others get a closer look.
         service, refusal = _admit(bus, client, name, fallback, size)

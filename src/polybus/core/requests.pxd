@@ -16,7 +16,7 @@ cpdef Service _heaviest(Worker worker)
 cpdef refile(Worker worker)
 
 @cython.locals(worker=Worker, request=Request)
-cpdef finish(Tables bus, tuple address, bytes token, list body, double now)
+cpdef finish(Tables bus, tuple address, bytes token, list body, object now)
 
 @cython.locals(client=Client, service=bytes, request_id=bytes)
-cpdef _end(Tables bus, Request request, object move, object reason, str detail, list body, double now)
+cpdef _end(Tables bus, Request request, object move, object reason, str detail, list body, object now)

@@ -7,7 +7,7 @@ one terminal state through `_end`, which is the only place that lets go of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
@@ -36,6 +36,9 @@ from polybus.core.replies import keep, release_client
 if TYPE_CHECKING:
     from polybus.core import events
     from polybus.core.tables import Tables
+
+# Looking a member up in its enumeration costs as much as a dictionary.
+_DRAINING: Final = BusState.DRAINING
 
 # -- given to a worker ------------------------------------------------------------------------
 
@@ -352,7 +355,7 @@ def _end(
         keep(bus, client, request_id, answer, now)
     else:
         release_client(bus, client)
-    if bus.state is BusState.DRAINING and not bus.requests:
+    if bus.state is _DRAINING and not bus.requests:
         bus.state = RUN_DRY[bus.state]
         bus.actions.append(Drained())
 

@@ -13,4 +13,4 @@ cdef class Majordomo:
     cdef public object _heartbeat
     cdef public tuple _client_voices, _worker_voices
     cdef public dict tags
-    cpdef _final(self, tuple worker, bytes token, list body, double now)
+    cpdef _final(self, tuple worker, bytes token, list body, object now)

@@ -12,9 +12,9 @@ from polybus.core.bus import Bus
 from polybus.core.intake import submit
 from polybus.core.model import Address, Heartbeat
 from polybus.core.records import Request, Worker
-from polybus.dialects import mmi
 from polybus.dialects.crossing import error_body
 from polybus.dialects.majordomo import FamilyWorkerVoice, Majordomo
+from polybus.dialects.mmi import PREFIX as MANAGEMENT
 from polybus.dialects.port import Message, Voice, by_framing
 from polybus.wire import mdr as wire
 from polybus.wire.mdr import split_final, split_request, write_final, write_order
@@ -85,7 +85,7 @@ class Mdr(Majordomo):
         service, request_id, body = parts
         client: Address = (link, frames[0])  # type: ignore[assignment]
         voice = self._client_voices[at]
-        if service.startswith(mmi.PREFIX):
+        if service.startswith(MANAGEMENT):
             self._manage(client, voice, request_id, service, body)
         else:
             submit(self._bus, client, voice, request_id, service, body, now)
