@@ -309,7 +309,7 @@ class Machine(RuleBasedStateMachine):
         for address, client in bus.clients.items():
             assert client.address == address
             assert client.outstanding or client.done, "an empty client is let go"
-            assert len(client.outstanding) <= LIMITS.outstanding_per_client
+            assert len(client.outstanding) == client.unanswered <= LIMITS.outstanding_per_client
 
     @invariant()
     def kept_answers_are_bounded_and_counted(self) -> None:
@@ -343,10 +343,9 @@ class Machine(RuleBasedStateMachine):
     def deadlines_belong_to_the_living(self) -> None:
         bus = self.bus
         timed = {r.token for slot in bus.expiries._slots.values() for r in slot}
-        default = set(bus.default_expiries)
-        assert not timed & default
-        finite = {r.token for r in bus.requests.values() if r.expires_at != inf}
-        assert timed | default == finite
+        assert timed == {r.token for r in bus.requests.values() if r.slot}
+        default = [r.expires_at for r in bus.requests.values() if not r.slot and r.expires_at != inf]
+        assert default == sorted(default)
         watched = [w for slot in bus.watches._slots.values() for w in slot]
         assert len(watched) == len(set(watched))
         for worker in watched:
@@ -355,7 +354,7 @@ class Machine(RuleBasedStateMachine):
             if worker.heartbeat.dead_after_s:
                 assert worker in watched
         # Whoever ticks when the bus says so is never more than a slot late.
-        soonest = [bus.requests[token].expires_at for token in timed | default]
+        soonest = [*(bus.requests[token].expires_at for token in timed), *default]
         assert bus.next_at(self.now) <= min(soonest, default=inf) + 0.1
 
     @invariant()
@@ -380,7 +379,6 @@ class Machine(RuleBasedStateMachine):
         assert not bus.workers
         assert not bus.replies
         assert not bus.services
-        assert not bus.default_expiries
         assert bus.held_bytes == bus.replies_bytes == 0
         for timers in (bus.expiries, bus.watches, bus.leases):
             assert not timers._slots

@@ -266,7 +266,6 @@ class World:
             "services": bus.services,
             "replies": bus.replies,
             "schedulers": bus.schedulers,
-            "default expiries": bus.default_expiries,
             "expiries": bus.expiries._slots,
             "watches": bus.watches._slots,
             "leases": bus.leases._slots,

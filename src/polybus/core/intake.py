@@ -13,7 +13,7 @@ from msgspec import structs
 from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.lifecycle import QUEUE, BusState
 from polybus.core.model import PLAIN_CALL, Address, Body, JobOptions, Reason
-from polybus.core.records import Client, Service, new_request
+from polybus.core.records import Client, Request, Service, new_request
 from polybus.core.replies import release_client
 from polybus.core.requests import dispatch
 
@@ -59,8 +59,8 @@ def submit(
     client = bus.clients.get(address)
     if client is None:
         client = bus.clients[address] = Client(address)
-    outstanding = client.outstanding
-    if request_id and (request_id in outstanding or request_id in client.done):
+    known = client.known
+    if request_id and request_id in known:
         _seen_before(bus, client, voice, request_id, options, receipt)
         return
     size = len(body[0]) if len(body) == 1 else sum(map(len, body))
@@ -72,7 +72,7 @@ def submit(
         or worker is None
         or held_bytes > bus.max_held_bytes
         or size > bus.max_body_bytes
-        or len(outstanding) >= bus.max_outstanding
+        or client.unanswered >= bus.max_outstanding
         or bus.state is not _SERVING
     ):
         # With a free worker and all limits kept there is nothing to decide; the others get a closer look.
@@ -85,14 +85,13 @@ def submit(
     token = b"%b%x" % (bus.nonce, bus.sequence)
     expires_at = now + (bus.request_ttl_s if ttl_s is None else ttl_s)
     request = new_request(token, request_id, client, voice, service, body, size, options, now, expires_at)
-    outstanding[request_id or token] = request
+    known[request_id or token] = request
+    client.unanswered += 1
     bus.requests[token] = request
     bus.held_bytes = held_bytes
     bus.counters.accepted += 1
     service.accepted += 1
-    if ttl_s is None:
-        bus.default_expiries[token] = request
-    elif ttl_s != inf:
+    if ttl_s is not None and ttl_s != inf:
         bus.expiries.set(request, expires_at)
     if receipt:
         bus.actions.append(Accept(address, voice, service.name, request_id))
@@ -110,8 +109,9 @@ def _seen_before(
 ) -> None:
     """A request id seen before is not run again: it waits with the first, or gets its answer."""
     bus.counters.duplicates += 1
-    pending = client.outstanding.get(request_id)
-    if pending is not None:
+    seen = client.known[request_id]
+    if isinstance(seen, Request):
+        pending = seen
         # The peer may have come back with another framing: the newest way to answer counts.
         pending.voice = voice
         if options.reply_requested and not pending.options.reply_requested:
@@ -120,7 +120,7 @@ def _seen_before(
             bus.actions.append(Accept(client.address, voice, pending.service.name, request_id))
         return
     bus.counters.replayed += 1
-    done = client.done[request_id]
+    done = seen
     if receipt:
         bus.actions.append(Accept(client.address, voice, done.service, request_id))
     if options.reply_requested:
@@ -138,7 +138,7 @@ def _admit(
     limits = bus.limits
     if bus.state is not BusState.SERVING:
         return None, (Reason.DRAINING, "the broker is shutting down; send it again to its successor")
-    if len(client.outstanding) >= limits.outstanding_per_client:
+    if client.unanswered >= limits.outstanding_per_client:
         return None, (
             Reason.TOO_MANY_OUTSTANDING,
             f"{limits.outstanding_per_client} requests of this client are unanswered; wait for answers",

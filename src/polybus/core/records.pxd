@@ -4,8 +4,8 @@ cimport cython
 
 cdef class Client:
     cdef public tuple address
-    cdef public dict outstanding
-    cdef public dict done
+    cdef public dict known
+    cdef public Py_ssize_t unanswered
 
 cdef class Request:
     cdef public bytes token

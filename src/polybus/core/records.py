@@ -23,13 +23,24 @@ _SERVING: Final = WorkerState.SERVING
 
 
 class Client:
-    __slots__ = ("address", "done", "outstanding")
+    __slots__ = ("address", "known", "unanswered")
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.outstanding: dict[bytes, Request] = {}
-        # The answers it got last, kept in case it asks again.
-        self.done: dict[bytes, Answer | Refuse] = {}
+        # Its requests by their key; each gives way to its answer, kept in case the client asks again.
+        self.known: dict[bytes, Request | Answer | Refuse] = {}
+        # How many of them are requests.
+        self.unanswered = 0
+
+    @property
+    def outstanding(self) -> dict[bytes, Request]:
+        """Its unanswered requests."""
+        return {key: value for key, value in self.known.items() if isinstance(value, Request)}
+
+    @property
+    def done(self) -> dict[bytes, Answer | Refuse]:
+        """The answers that are kept for it."""
+        return {key: value for key, value in self.known.items() if not isinstance(value, Request)}
 
 
 class Request:

@@ -21,7 +21,7 @@ KEPT_OVERHEAD_BYTES: Final = 400
 def keep(bus: Tables, client: Client, request_id: bytes, answer: Answer | Refuse, now: float) -> None:
     body = answer.body
     size = (len(body[0]) if len(body) == 1 else sum(map(len, body))) + KEPT_OVERHEAD_BYTES
-    client.done[request_id] = answer
+    client.known[request_id] = answer
     bus.replies.append((now, client, request_id, size))
     bus.replies_bytes += size
     while len(bus.replies) > bus.max_replies or bus.replies_bytes > bus.max_replies_bytes:
@@ -31,12 +31,12 @@ def keep(bus: Tables, client: Client, request_id: bytes, answer: Answer | Refuse
 def _drop_oldest_reply(bus: Tables) -> None:
     _, client, request_id, size = bus.replies.popleft()
     bus.replies_bytes -= size
-    client.done.pop(request_id, None)
+    client.known.pop(request_id, None)
     release_client(bus, client)
 
 
 def release_client(bus: Tables, client: Client) -> None:
-    if not client.outstanding and not client.done:
+    if not client.known:
         bus.clients.pop(client.address, None)
 
 

@@ -7,6 +7,7 @@ one terminal state through `_end`, which is the only place that lets go of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -256,8 +257,8 @@ def _late(bus: Tables, worker: tuple[int, bytes], token: bytes, now: float) -> N
 
 def on_cancel(bus: Tables, event: events.Cancel, now: float) -> None:
     client = bus.clients.get(event.client)
-    request = client.outstanding.get(event.request_id) if client else None
-    if request is not None:
+    request = client.known.get(event.request_id) if client else None
+    if isinstance(request, Request):
         _withdraw(bus, request, "its client withdrew it", now)
 
 
@@ -285,12 +286,15 @@ def _withdraw(bus: Tables, request: Request, detail: str, now: float) -> None:
 
 
 def expire_due(bus: Tables, now: float) -> None:
-    due = bus.expiries.due(now)
-    for request in bus.default_expiries.values():
-        # All have waited the same time at most, so they stand in the order of their deadlines.
+    due: list[Request] = []
+    for request in bus.requests.values():
+        if request.slot or request.expires_at == inf:
+            continue  # it has a time of its own, or all the time there is
+        # The others may wait equally long, so they stand in the order of their deadlines.
         if request.expires_at > now:
             break
         due.append(request)
+    due += bus.expiries.due(now)
     for request in due:
         waited = f"no answer within {request.expires_at - request.accepted_at:g} s"
         detail = f"{waited}, no worker was free" if request.worker is None else f"{waited}, a worker has it"
@@ -336,10 +340,8 @@ def _end(
     request_id = request.request_id
     if request.slot:
         bus.expiries.clear(request)
-    else:
-        bus.default_expiries.pop(request.token, None)
     bus.held_bytes -= request.size
-    del client.outstanding[request_id or request.token]
+    client.unanswered -= 1
     del bus.requests[request.token]
     answer: Answer | Refuse
     if reason is None:
@@ -354,6 +356,7 @@ def _end(
     if request_id:
         keep(bus, client, request_id, answer, now)
     else:
+        del client.known[request.token]
         release_client(bus, client)
     if bus.state is _DRAINING and not bus.requests:
         bus.state = RUN_DRY[bus.state]
