@@ -38,7 +38,7 @@ from cpython.object cimport PyObject
 from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, ENOTSOCK
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 cdef extern from "errno.h" nogil:
     const int ENOTSUP
@@ -60,6 +60,8 @@ cdef enum:
     POLLIN = 1
     # Up to so many sockets are simply read: their descriptors would cost as much to ask.
     FEW_SOCKETS = 2
+    # How many frames at the beginning of a message are compared with those of the last one.
+    REMEMBERED = 4
     ZMQ_DONTWAIT = 1
     ZMQ_SNDMORE = 2
     ZMQ_HAUSNUMERO = 156384712  # libzmq's own error numbers start here
@@ -192,6 +194,9 @@ cdef class CompiledPump:
     cdef void **handles
     cdef pollfd *watched  # the sockets, then the fds
     cdef char *dirty  # sockets that must be read before they are waited for
+    # The first frames of the last message of each socket. Identity, tag and service are mostly those of the
+    # message before: then nothing is allocated, and look-ups find the hash done and the very same object.
+    cdef list recent
     cdef Py_ssize_t n_sockets, n_fds, first
 
     def __cinit__(self, sockets, fds=()):
@@ -204,6 +209,7 @@ cdef class CompiledPump:
         n = self.n_sockets + self.n_fds
         if not n:
             raise ValueError("a pump needs at least one socket or fd")
+        self.recent = [b""] * (self.n_sockets * REMEMBERED)
         self.handles = <void **> PyMem_Calloc(n, sizeof(void *))
         self.watched = <pollfd *> PyMem_Calloc(n, sizeof(pollfd))
         self.dirty = <char *> PyMem_Calloc(n, 1)
@@ -315,7 +321,10 @@ cdef class CompiledPump:
                             return 0
                         raise _error(errno)
                     if rc < LARGE_BYTES:
-                        frames.append(PyBytes_FromStringAndSize(<char *> msg_data(&msg), rc))
+                        if PyList_GET_SIZE(frames) < REMEMBERED:
+                            frames.append(self._same_or_new(at, PyList_GET_SIZE(frames), <char *> msg_data(&msg), rc))
+                        else:
+                            frames.append(PyBytes_FromStringAndSize(<char *> msg_data(&msg), rc))
                         if not msg_more(&msg):
                             break
                     else:
@@ -329,6 +338,15 @@ cdef class CompiledPump:
         finally:
             msg_close(&msg)
         return 0
+
+    cdef object _same_or_new(self, Py_ssize_t at, Py_ssize_t place, char *data, Py_ssize_t length):
+        """The frame as bytes: the very object of the last message, if it has the same frame there."""
+        cdef object known = <object> PyList_GET_ITEM(self.recent, at * REMEMBERED + place)
+        if PyBytes_GET_SIZE(known) == length and memcmp(PyBytes_AS_STRING(known), data, length) == 0:
+            return known
+        known = PyBytes_FromStringAndSize(data, length)
+        self.recent[at * REMEMBERED + place] = known
+        return known
 
     def send_many(self, messages):
         """Send what goes without waiting; returns `(position, errno)` of every message that did not."""

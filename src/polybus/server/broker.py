@@ -32,7 +32,7 @@ from polybus.dialects.pubsub import ebus_publication
 from polybus.errors import ConfigError
 from polybus.server.admin import AdminEar
 from polybus.server.assembly import Assembly, open_links
-from polybus.server.effects import Message, Outbox
+from polybus.server.effects import Message, Outbox, Receive
 from polybus.server.pump import open_pump
 
 # Messages taken from one socket in one turn: enough to spread the cost, few enough to stay quick.
@@ -159,18 +159,14 @@ class Broker:
         bus, outbox, clock = self.bus, self._outbox, self._clock
         recv_many = self._pump.recv_many
         # The last one is the pipe that wakes us.
-        receive = [ear.receive for ear in self._ears] + [self._woken]
+        receive: list[Receive] = [*(ear.receive for ear in self._ears), self._woken]
         tick = events.Tick()
         tapped_at = now = clock()
         next_at = 0.0
         while self._stop_at is None or now < self._stop_at:
             batch = recv_many(max(0, int((next_at - now) * 1000) + 1), BATCH)
             now = clock()
-            for link, frames in batch:
-                try:
-                    receive[link](link, frames, now)
-                except Exception:  # a bug of ours must cost one message, not everybody's broker
-                    self._survive(link, frames)
+            outbox.hear(batch, receive, now, self._survive)
             if now >= next_at:
                 bus.handle(tick, now)
                 if now - tapped_at > TAP_CHECK_S:

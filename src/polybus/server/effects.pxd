@@ -14,6 +14,8 @@ cdef class Outbox:
     cdef public object on_full_subscriber
     cdef public dict refusals
     cdef public dict handlers
+    @cython.locals(link=Py_ssize_t, frames=list)
+    cpdef hear(self, list batch, list receive, object now, object survive)
     @cython.locals(messages=list, sources=list, handlers=dict, worker=Worker, deliver=Deliver, answer=Answer,
                    voice=Voice)
     cpdef _add(self, list actions, object now)

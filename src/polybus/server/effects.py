@@ -24,6 +24,8 @@ Message = list[Frame]
 # Writes a publication in the words of one subscriber link.
 Publication = Callable[[bytes, list[Any]], Message]
 Handler = Callable[[Any], None]
+# What takes a message in: link, frames, now.
+Receive = Callable[[int, Message, float], None]
 
 
 class Outbox:
@@ -55,6 +57,20 @@ class Outbox:
             act.Acknowledge: self._acknowledge,
             act.Say: self._say,
         }
+
+    def hear(
+        self,
+        batch: list[tuple[int, Message]],
+        receive: list[Receive],
+        now: float,
+        survive: Callable[[int, Message], None],
+    ) -> None:
+        """Hand every message of a batch to the ear of its link."""
+        for link, frames in batch:
+            try:
+                receive[link](link, frames, now)
+            except Exception:  # a bug of ours must cost one message, not everybody's broker
+                survive(link, frames)
 
     def settle(self, now: float) -> None:
         """Carry out all actions, and those that follow from refusals, until none is left."""
