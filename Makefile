@@ -31,7 +31,7 @@ demo: $(STAMP) ## start a broker, peers of every dialect, and show them talking 
 
 test: $(STAMP) ## run all tests (ARGS=… for pytest, JOBS=2 processes)
 	$(BIN)/pytest -n $(JOBS) $(ARGS)
-	POLYBUS_PLAIN=1 $(BIN)/pytest -n $(JOBS) -q $(PLAIN_TESTS)
+	$(if $(ARGS),,POLYBUS_PLAIN=1 $(BIN)/pytest -n $(JOBS) -q $(PLAIN_TESTS))
 
 lint: $(STAMP) ## check style and formatting
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

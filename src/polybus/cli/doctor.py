@@ -93,6 +93,7 @@ def check_pump() -> Iterator[Finding]:
         return
     compiled = kind == COMPILED
     yield Finding("pump", OK if compiled else WARN, f"{kind}: {why}")
+    yield core_finding()
     names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
     compiler = next((found for found in map(shutil.which, filter(None, names)) if found), None)
     if compiler:
@@ -101,6 +102,17 @@ def check_pump() -> Iterator[Finding]:
         yield Finding("c compiler", OK, "none, and none is needed: the pump is compiled already")
     else:
         yield Finding("c compiler", WARN, "none", "install one, then reinstall polybus, for the fast pump")
+
+
+def core_finding() -> Finding:
+    """Whether what every request passes is compiled or interpreted; it is the same source."""
+    from polybus.core import records
+
+    if str(records.__file__).endswith(".py"):
+        return Finding(
+            "core", WARN, "interpreted: about half as fast", "install a C compiler and reinstall polybus"
+        )
+    return Finding("core", OK, "compiled")
 
 
 def check_java() -> Iterator[Finding]:

@@ -6,6 +6,7 @@ any other service with its dialect and load.  Only what is active is in it.
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +22,7 @@ ERROR: Final = "Error"
 # The two ways to be called, as a registration may name them in its field "transport".
 OWN_ADDRESS: Final = "req"
 THIS_SOCKET: Final = "dealer"
+LOOPBACK: Final = "127.0.0.1"
 
 
 # -- what is registered -----------------------------------------------------------------------
@@ -36,8 +38,18 @@ def endpoint_of(info: NodeInfo) -> str:
     """Where a service is called at its own address; empty if it did not say."""
     if info.ip is None or info.port is None:
         return ""
-    host = f"[{info.ip}]" if ":" in info.ip else info.ip
+    ip = LOOPBACK if info.ip == "localhost" else info.ip
+    host = f"[{ip}]" if ":" in ip else ip
     return f"tcp://{host}:{info.port}"
+
+
+def is_address(ip: str) -> bool:
+    """Whether it can be dialled without looking a name up, which would hold up every socket meanwhile."""
+    try:
+        ip_address(LOOPBACK if ip == "localhost" else ip)
+    except ValueError:
+        return False
+    return True
 
 
 def lacks(info: NodeInfo) -> tuple[str, ...]:
@@ -50,6 +62,8 @@ def lacks(info: NodeInfo) -> tuple[str, ...]:
         reasons.append(f"the name {ERROR!r} stands for mistakes; choose another")
     if transport_of(info) not in (OWN_ADDRESS, THIS_SOCKET):
         reasons.append(f"transport must be {OWN_ADDRESS!r} or {THIS_SOCKET!r}")
+    if transport_of(info) == OWN_ADDRESS and info.ip is not None and not is_address(info.ip):
+        reasons.append("ip must be an address, not a host name: the broker calls the service there")
     return tuple(reasons)
 
 

@@ -75,7 +75,7 @@ def test_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_neither_compiler_nor_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setenv("POLYBUS_PUMP", "pyzmq")
-    pump, compiler = doctor.check_pump()
+    pump, _core, compiler = doctor.check_pump()
     assert (pump.mark, compiler.mark) == (doctor.WARN, doctor.WARN)
     assert "reinstall polybus" in compiler.advice
     (java,) = doctor.check_java()
@@ -83,6 +83,13 @@ def test_neither_compiler_nor_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYBUS_PUMP", "magic")
     (pump,) = doctor.check_pump()
     assert pump.mark == doctor.FAIL
+
+
+def test_whether_the_core_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polybus.core.records.__file__", "/somewhere/records.py")
+    assert doctor.core_finding().mark == doctor.WARN
+    monkeypatch.setattr("polybus.core.records.__file__", "/somewhere/records.so")
+    assert doctor.core_finding().mark == doctor.OK
 
 
 def test_java_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_what_is_not_there_is_answered_with_a_warning(net: Network) -> None:
 
 @pytest.mark.conforms("DBP-6")
 def test_a_service_that_is_overdue_or_lost_is_listed_as_such(net: Network) -> None:
-    net.register(b"s", name="Gondor", ip="h", port=1, function="f", heartbeat=1.0, transport="req")
+    net.register(b"s", name="Gondor", ip="10.0.0.7", port=1, function="f", heartbeat=1.0, transport="req")
     net.wait(2.2)
     assert net.info(b"Gondor")["Gondor"]["state"] == "late"
     net.say(b"other", b"<3", b"Gondor")
@@ -216,9 +216,9 @@ def test_all_reasons_are_told_at_once(net: Network) -> None:
     ("strict", "time", "info", "word"),
     [
         # As the original registers, and the name is taken.
-        (False, FLOAT, {"name": "G", "interfaces": {"router": {"ip": "h", "port": 9}}}, b"OmO"),
-        (False, DOUBLE, {"name": "G", "interfaces": {"router": {"ip": "h", "port": 9}}}, b"OmO"),
-        (True, FLOAT, {"name": "G", "interfaces": {"router": {"ip": "h", "port": 9}}}, b"(O_O)"),
+        (False, FLOAT, {"name": "G", "interfaces": {"router": {"ip": "10.0.0.7", "port": 9}}}, b"OmO"),
+        (False, DOUBLE, {"name": "G", "interfaces": {"router": {"ip": "10.0.0.7", "port": 9}}}, b"OmO"),
+        (True, FLOAT, {"name": "G", "interfaces": {"router": {"ip": "10.0.0.7", "port": 9}}}, b"(O_O)"),
         # As the document has it.
         (False, FLOAT, {"name": "G", "ip": "h"}, b"(O_O)"),
         (True, FLOAT, {"name": "G", "ip": "h"}, b"(O_O)"),

@@ -44,7 +44,7 @@ def test_the_originals_registration_is_complete_and_it_is_called_at_its_address(
     [
         ({"interfaces": {"router": {"ip": "10.0.0.9", "port": 9}}}, "tcp://10.0.0.9:9"),
         ({"interfaces": {"router": {"ip": "::1", "port": 9}}}, "tcp://[::1]:9"),
-        ({"ip": "host", "port": 9, "function": "", "heartbeat": 1, "transport": "req"}, "tcp://host:9"),
+        ({"ip": "localhost", "port": 9, "function": "", "heartbeat": 1, "transport": "req"}, "tcp://127.0.0.1:9"),
         ({"interfaces": {"publisher": {"ip": "10.0.0.9", "port": 9}}}, None),
         ({"interfaces": {"router": {"ip": "h", "port": 9}}, "transport": "dealer"}, None),
     ],
@@ -57,9 +57,16 @@ def test_where_a_service_is_called(net: Network, info: dict[str, Any], endpoint:
     assert served_here == (info.get("transport") == "dealer")
 
 
+def test_names_are_not_looked_up(net: Network) -> None:
+    answer = net.register(b"s", name="Rohan", interfaces={"router": {"ip": "edoras", "port": 9}})
+    assert answer[0] == b"OmO"
+    assert b"not a host name" in answer[2]
+    assert net.dialled == {}
+
+
 def test_without_an_outbound_link_such_services_are_only_listed() -> None:
     net = Network(outbound_link=None)
-    answer = net.register(b"s", name="Rohan", interfaces={"router": {"ip": "h", "port": 9}})
+    answer = net.register(b"s", name="Rohan", interfaces={"router": {"ip": "10.0.0.9", "port": 9}})
     assert answer[0] == b"OwO"
     assert net.dialled == {}
     assert "state" not in net.info(b"Rohan")["Rohan"]
