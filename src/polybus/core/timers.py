@@ -13,6 +13,9 @@ from math import inf
 from typing import Final, Generic, Protocol, TypeVar
 
 SLOTS_PER_S: Final = 20
+# Numbers of empty slots that the heap may hold before it is made anew: deadlines a day ahead that are
+# withdrawn after a millisecond must not pile up.
+NUMBERS_KEPT: Final = 1024
 
 
 class Timed(Protocol):
@@ -48,6 +51,8 @@ class Timers(Generic[T]):
         bucket = self._slots.get(item.slot)
         if bucket is not None:
             bucket.pop(item, None)
+            if not bucket:
+                self._forget(item.slot)
         item.slot = 0
 
     def due(self, now: float) -> list[T]:
@@ -55,7 +60,7 @@ class Timers(Generic[T]):
         reached = int(now * SLOTS_PER_S)
         items: list[T] = []
         while self._order and self._order[0] <= reached:
-            for item in self._slots.pop(heapq.heappop(self._order)):
+            for item in self._slots.pop(heapq.heappop(self._order), ()):
                 item.slot = 0
                 items.append(item)
         self.soonest = self._order[0] / SLOTS_PER_S if self._order else inf
@@ -63,6 +68,13 @@ class Timers(Generic[T]):
 
     def next_at(self) -> float | None:
         """When to look again: the start of the earliest slot that holds anything."""
-        while self._order and not self._slots[self._order[0]]:
-            del self._slots[heapq.heappop(self._order)]
+        while self._order and self._order[0] not in self._slots:
+            heapq.heappop(self._order)
         return self._order[0] / SLOTS_PER_S if self._order else None
+
+    def _forget(self, slot: int) -> None:
+        """Let an empty slot go. Its number stays in the heap, until too many of them do."""
+        del self._slots[slot]
+        if len(self._order) > 2 * len(self._slots) + NUMBERS_KEPT:
+            self._order = list(self._slots)
+            heapq.heapify(self._order)

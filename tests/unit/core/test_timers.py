@@ -148,3 +148,16 @@ def test_like_a_plain_table(steps: list[tuple[str, int, float]]) -> None:
                 assert table.pop(found) <= now
             assert not [item for item, at in table.items() if at <= now - SLOT_S - 1e-9]
         assert {item for item in items if item.slot} == set(table)
+
+
+def test_deadlines_that_are_withdrawn_leave_nothing_behind() -> None:
+    timers: Timers[Item] = Timers()
+    kept = Item()
+    timers.set(kept, 1e6)
+    for n in range(20_000):
+        item = Item()
+        timers.set(item, 86_400.0 + n)
+        timers.clear(item)
+    assert len(timers._slots) == 1
+    assert len(timers._order) < 2_000
+    assert timers.due(2e6) == [kept]

@@ -44,7 +44,10 @@ def test_the_originals_registration_is_complete_and_it_is_called_at_its_address(
     [
         ({"interfaces": {"router": {"ip": "10.0.0.9", "port": 9}}}, "tcp://10.0.0.9:9"),
         ({"interfaces": {"router": {"ip": "::1", "port": 9}}}, "tcp://[::1]:9"),
-        ({"ip": "localhost", "port": 9, "function": "", "heartbeat": 1, "transport": "req"}, "tcp://127.0.0.1:9"),
+        (
+            {"ip": "localhost", "port": 9, "function": "", "heartbeat": 1, "transport": "req"},
+            "tcp://127.0.0.1:9",
+        ),
         ({"interfaces": {"publisher": {"ip": "10.0.0.9", "port": 9}}}, None),
         ({"interfaces": {"router": {"ip": "h", "port": 9}}, "transport": "dealer"}, None),
     ],
