@@ -19,6 +19,7 @@ import zmq
 from polybus import Client, Worker
 from polybus.config import PORTS, variable
 from support.ebus_peer import WAIT_S, Loop, PublicClient, PublicWorker
+from support.waiting import until
 
 POLYBUS = Path(sys.executable).with_name("polybus")
 
@@ -45,11 +46,8 @@ class Broker:
                 env=environ,
                 cwd=self._folder,
             )
-        deadline = time.monotonic() + WAIT_S
-        while not place.exists():
-            assert self.process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.01)
+        until(lambda: place.exists() or self.process.poll() is not None, "the broker's start", WAIT_S)
+        assert self.process.poll() is None, self.log()
         self.endpoints: dict[str, str] = json.loads(place.read_text())["endpoints"]
         self._settings |= {k: v for k, v in self.endpoints.items() if k.startswith("ebus.")}
 

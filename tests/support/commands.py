@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
+
+from support.waiting import until
 
 WAIT_S = 20.0
 PREFIXES = ("POLYBUS_", "EBUS_", "EMQ_")
@@ -123,7 +124,4 @@ def closing(running: R) -> Iterator[R]:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.01)
+    until(condition, timeout_s=timeout_s)

@@ -15,33 +15,19 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import zmq
 
 from polybus import Worker
+from support.waiting import until as until
 
 # How long anything may take before a test gives up. Long, because other work may share the machine.
 PATIENCE_S: Final = 20.0
 POLL_S: Final = 0.02
 LOG_CHARS: Final = 3000
-
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
-    """The first true value of a condition, looked at again and again."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {timeout_s:g} s; last seen: {value!r}")
-        time.sleep(POLL_S)
 
 
 @contextlib.contextmanager

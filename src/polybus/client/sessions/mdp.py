@@ -8,6 +8,7 @@ for those.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,11 +34,11 @@ class MdpWorker(WorkerSession):
         self._credit = credit
         self._held: dict[bytes, int] = {}
 
-    def write(self, message: wire.WorkerMessage) -> Message:
-        raise NotImplementedError
+    @abstractmethod
+    def write(self, message: wire.WorkerMessage) -> Message: ...
 
-    def read(self, frames: Sequence[Frame], at: int) -> wire.Command:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, frames: Sequence[Frame], at: int) -> wire.Command: ...
 
     def greet(self, now: float) -> list[Message]:
         self._held.clear()

@@ -14,6 +14,7 @@ Rules all sessions share:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -127,7 +128,7 @@ class Session:
         self.invalid = 0
 
 
-class ClientSession(Session):
+class ClientSession(Session, ABC):
     """A client's side. Dialects with request ids leave `capacity` None: as many as the caller likes."""
 
     capacity: int | None = None
@@ -141,6 +142,7 @@ class ClientSession(Session):
     # Silence only means something in dialects where the broker must answer a ping.
     deadline = NEVER
 
+    @abstractmethod
     def request(
         self,
         request_id: bytes,
@@ -151,19 +153,18 @@ class ClientSession(Session):
         wants_reply: bool = True,
     ) -> list[Message]:
         """The messages that ask for a service; none if it has to wait for its turn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cancel(self, request_id: bytes) -> list[Message]:
         """Forget a request, and tell the broker where the dialect has a word for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[ClientEvent]:
         """What one message means; raises `RemoteProtocolError` if it means nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resend(self) -> list[Message]:
         """All unanswered requests again, with the same ids."""
-        raise NotImplementedError
 
     def release(self) -> list[Message]:
         """Requests whose turn has come, after answers were received."""
@@ -193,7 +194,7 @@ class ClientSession(Session):
             return []
 
 
-class WorkerSession(Session):
+class WorkerSession(Session, ABC):
     """A worker's side: one conversation after another, each begun by `hello`.
 
     Life signs are reckoned from three times: when we last spoke, when we last heard, when we began.
@@ -249,36 +250,36 @@ class WorkerSession(Session):
         # Reckoned as in `next_beat`: whoever wakes up at the deadline must find it reached.
         return now >= self.heard_at + self.dead_after_s
 
-    def greet(self, now: float) -> list[Message]:
-        raise NotImplementedError
+    @abstractmethod
+    def greet(self, now: float) -> list[Message]: ...
 
+    @abstractmethod
     def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[WorkerEvent]:
         """What one message means; raises `RemoteProtocolError` if it means nothing."""
-        raise NotImplementedError
 
     def beats(self, now: float) -> list[Message]:
         """The heartbeats that are due, if any."""
-        raise NotImplementedError
+        return []
 
     def pending(self) -> list[Message]:
         """What receiving left to be sent (a READY after an ACK, a HEARTBEAT after a PING)."""
         return []
 
+    @abstractmethod
     def reply(self, token: Token, body: list[Frame]) -> list[Message]:
         """The answer."""
-        raise NotImplementedError
 
     def part(self, token: Token, body: list[Frame]) -> list[Message]:
         """A piece of the answer; nothing in dialects that have no such thing."""
         return []
 
+    @abstractmethod
     def fail(self, token: Token, reason: str, rejected: bool = False) -> list[Message]:
         """There will be no answer: a failure may be tried again, a rejection never."""
-        raise NotImplementedError
 
+    @abstractmethod
     def goodbye(self) -> list[Message]:
         """The end of the conversation, from our side."""
-        raise NotImplementedError
 
 
 def service_name(name: str | bytes) -> bytes:

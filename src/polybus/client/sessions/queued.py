@@ -7,6 +7,8 @@ Such a socket is spent; the session asks for a new one, under a new identity, be
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from polybus.client.sessions.mdr import no_options
 from polybus.client.sessions.port import ClientSession, Message, Options
 from polybus.wire.frames import Frame, refuse
@@ -24,9 +26,9 @@ class QueuedClient(ClientSession):
         self._waiting: dict[bytes, tuple[bytes, Message]] = {}
         self._spent = False
 
+    @abstractmethod
     def write(self, service: bytes, body: list[Frame]) -> Message:
         """The frames of a request."""
-        raise NotImplementedError
 
     def request(
         self,
