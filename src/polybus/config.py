@@ -11,10 +11,10 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from polybus.core.model import Limits
 from polybus.errors import ConfigError
@@ -24,6 +24,11 @@ FILE_NAME: Final = "polybus.toml"
 ENV_PREFIX: Final = "POLYBUS_"
 
 Port = int | str
+# What a setting may be; anything else is refused with its name.
+Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+SecondsOrNever = Annotated[float, Meta(ge=0, le=31_536_000)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Tag = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,13 +38,13 @@ class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     # What other components call this broker.
     name: str = "polybus"
     # How long a stopping broker waits for unanswered requests.
-    drain_s: float = 10.0
+    drain_s: SecondsOrNever = 10.0
     # Threads of libzmq that move bytes; one moves several gigabits.
-    io_threads: int = 1
+    io_threads: Annotated[int, Meta(ge=1, le=64)] = 1
     # Messages a peer's pipe holds before the broker is told that it is full.
-    pipe_messages: int = 20_000
+    pipe_messages: Count = 20_000
     # Connections waiting to be accepted: thousands of workers reconnect at once after a restart.
-    backlog: int = 4096
+    backlog: Count = 4096
     # "compiled", "pyzmq", or empty: the fastest there is.
     pump: str = ""
 
@@ -50,11 +55,11 @@ class EbusSettings(Struct, frozen=True, forbid_unknown_fields=True):
     backend: Port = 5001
     publish: Port = 5002
     subscribe: Port = 5003
-    heartbeat_s: float = 0.5
-    liveness: int = 5
-    expiry_s: float = 300.0
+    heartbeat_s: Seconds = 0.5
+    liveness: Count = 5
+    expiry_s: Seconds = 300.0
     # EBUS has no word for it; upstream workers take whatever comes.
-    worker_credit: int = 100
+    worker_credit: Count = 100
     strict: bool = False
 
 
@@ -65,11 +70,11 @@ class EmqpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     admin: Port = 47293
     publish: Port = 47298
     subscribe: Port = 47299
-    heartbeat_s: float = 3.0
-    timeout_s: float = 5.0
-    liveness: int = 3
+    heartbeat_s: Seconds = 3.0
+    timeout_s: Seconds = 5.0
+    liveness: Count = 3
     # Jobs wait for a worker as long as it takes; 0 means that they never grow stale.
-    expiry_s: float = 0.0
+    expiry_s: SecondsOrNever = 0.0
     default_queue: str = "default"
     strict: bool = False
 
@@ -78,11 +83,11 @@ class MajordomoSettings(Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     clients: Port = 5555
     workers: Port = 5556
-    heartbeat_s: float = 2.5
-    liveness: int = 3
+    heartbeat_s: Seconds = 2.5
+    liveness: Count = 3
     # The request-id draft leaves its frame 0 open.
-    client_tag: str = "MDRC01"
-    worker_tag: str = "MDRW01"
+    client_tag: Tag = "MDRC01"
+    worker_tag: Tag = "MDRW01"
 
 
 class DbpSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +111,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 SECTIONS: Final = {f.name: f.default_factory for f in msgspec.structs.fields(Settings)}
+# The tags of MDP/0.1 and MDP/0.2, which share their sockets with the request-id draft.
+MAJORDOMO_TAGS: Final = frozenset({"MDPC01", "MDPW01", "MDPC02", "MDPW02"})
 # Settings that name a place to listen on.
 PORTS: Final = (
     "ebus.frontend",
@@ -142,9 +149,20 @@ def load(
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"a setting is wrong: {error}. The file is {path or FILE_NAME}.") from None
+        what, _, where = str(error).partition(" - at `$.")
+        name = where.rstrip("`") or "the file"
+        raise ConfigError(
+            f"{name} is wrong: {what}. It comes from a flag, the environment or {path or FILE_NAME}; "
+            "'polybus settings' lists all settings."
+        ) from None
     for name in PORTS:
         endpoint(settings, name)
+    tags = {settings.majordomo.client_tag, settings.majordomo.worker_tag}
+    if len(tags) < 2 or tags & MAJORDOMO_TAGS:
+        raise ConfigError(
+            "majordomo.client_tag and majordomo.worker_tag must differ from each other and from "
+            f"{', '.join(sorted(MAJORDOMO_TAGS))}, which are other dialects on the same sockets."
+        )
     return settings
 
 

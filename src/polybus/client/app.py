@@ -55,10 +55,15 @@ class Bus:
         return Worker(self.services, self.address, self.dialect, credit=credit, weights=self.weights)
 
     def run(self, *, credit: int = DEFAULT_CREDIT) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop`, or Ctrl-C, after which the program ends with status 130 as others do.
+
+        What a handler was in the middle of goes to another worker.
+        """
         self._worker = self.worker(credit=credit)
         try:
             self._worker.run()
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
         finally:
             self._worker = None
 

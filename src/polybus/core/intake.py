@@ -91,7 +91,9 @@ def submit(
     bus.held_bytes = held_bytes
     bus.counters.accepted += 1
     service.accepted += 1
-    if ttl_s is not None and ttl_s != inf:
+    if ttl_s is None:
+        bus.default_expiries[token] = request
+    elif ttl_s != inf:
         bus.expiries.set(request, expires_at)
     if receipt:
         bus.actions.append(Accept(address, voice, service.name, request_id))

@@ -9,9 +9,9 @@ how it stays free of dialects.  Records are compared by identity and live in the
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from polybus.core.lifecycle import NodeState
 from polybus.core.records import Client as Client
@@ -47,35 +47,40 @@ class Reason(StrEnum):
     NO_SCHEDULER = "no_scheduler"
 
 
+# A limit of nothing would refuse everything; one that is not a number would refuse nothing.
+Positive = Annotated[int, Meta(ge=1)]
+PositiveSeconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+
+
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """Every bound of the core, with its reason."""
 
     # One body larger than this is a file, not a message; 64 MiB also bounds what one peer can pin.
-    body_bytes: int = 64 * 1024 * 1024
+    body_bytes: Positive = 64 * 1024 * 1024
     # Bodies are held until the request ends, so that they can be sent to another worker.
-    held_bytes: int = 2 * 1024 * 1024 * 1024
+    held_bytes: Positive = 2 * 1024 * 1024 * 1024
     # Longer than this a queue is an outage; at 1 KiB it is already 100 MiB.
-    queue_length: int = 100_000
+    queue_length: Positive = 100_000
     # A client with more than this unanswered is not reading its answers.
-    outstanding_per_client: int = 10_000
+    outstanding_per_client: Positive = 10_000
     # Names come from the wire: without a bound a hostile peer fills the memory with them.
-    services: int = 10_000
+    services: Positive = 10_000
     # Work that has cost this many workers their life will cost the next one too.
-    attempts: int = 5
+    attempts: Positive = 5
     # How long an unanswered request is kept, unless its client says otherwise.
-    request_ttl_s: float = 300.0
+    request_ttl_s: PositiveSeconds = 300.0
     # Answers are kept for clients that ask again: long enough for a restart, bounded three ways.
-    replies_age_s: float = 300.0
-    replies_bytes: int = 64 * 1024 * 1024
-    replies_count: int = 100_000
+    replies_age_s: PositiveSeconds = 300.0
+    replies_bytes: Positive = 64 * 1024 * 1024
+    replies_count: Positive = 100_000
     # Registrations in the catalog.
-    nodes: int = 100_000
+    nodes: Positive = 100_000
     # Prefixes that subscribers of one link may hold.
-    subscriptions: int = 100_000
+    subscriptions: Positive = 100_000
     # Topics whose rate is counted by name; the others are counted together.
-    topics_counted: int = 10_000
+    topics_counted: Positive = 10_000
     # A service without workers and requests is forgotten after this long.
-    idle_service_s: float = 600.0
+    idle_service_s: PositiveSeconds = 600.0
 
 
 class JobOptions(Struct, frozen=True):

@@ -15,6 +15,8 @@ cpdef Service _heaviest(Worker worker)
 @cython.locals(service=Service)
 cpdef refile(Worker worker)
 
+cpdef Py_ssize_t _size(list body) except -1
+
 @cython.locals(worker=Worker, request=Request)
 cpdef finish(Tables bus, tuple address, bytes token, list body, object now)
 

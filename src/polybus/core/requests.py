@@ -7,7 +7,6 @@ one terminal state through `_end`, which is the only place that lets go of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -161,6 +160,9 @@ def on_part(bus: Tables, event: events.Part, now: float) -> None:
     if request is None or request.state in TERMINAL:
         _late(bus, event.worker, event.token, now)
         return
+    if _size(event.body) > bus.max_body_bytes:
+        _too_large(bus, request, now)
+        return
     request.state = PART[request.state]
     bus.actions.append(
         Stream(request.client.address, request.voice, request.service.name, request.request_id, event.body)
@@ -186,6 +188,8 @@ def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) 
     worker.done += 1
     if request.state in TERMINAL:
         _late(bus, address, token, now)
+    elif len(body) and _size(body) > bus.max_body_bytes:
+        _too_large(bus, request, now)
     else:
         bus.counters.replied += 1
         request.service.answered += 1
@@ -196,6 +200,17 @@ def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) 
         refile(worker)
     if request.service.queue.length or len(worker.offers) > 1:
         feed(bus, worker, now)
+
+
+def _size(body: Body) -> int:
+    return len(body[0]) if len(body) == 1 else sum(map(len, body))
+
+
+def _too_large(bus: Tables, request: Request, now: float) -> None:
+    bus.counters.failed += 1
+    request.service.failed += 1
+    detail = f"the worker's answer is larger than the {bus.max_body_bytes} bytes that are allowed"
+    _end(bus, request, FAIL, Reason.TOO_LARGE, detail, [], now)
 
 
 def on_failure(bus: Tables, event: events.Failure, now: float) -> None:
@@ -286,15 +301,12 @@ def _withdraw(bus: Tables, request: Request, detail: str, now: float) -> None:
 
 
 def expire_due(bus: Tables, now: float) -> None:
-    due: list[Request] = []
-    for request in bus.requests.values():
-        if request.slot or request.expires_at == inf:
-            continue  # it has a time of its own, or all the time there is
-        # The others may wait equally long, so they stand in the order of their deadlines.
+    due = bus.expiries.due(now)
+    for request in bus.default_expiries.values():
+        # All of these may wait equally long, so they stand in the order of their deadlines.
         if request.expires_at > now:
             break
         due.append(request)
-    due += bus.expiries.due(now)
     for request in due:
         waited = f"no answer within {request.expires_at - request.accepted_at:g} s"
         detail = f"{waited}, no worker was free" if request.worker is None else f"{waited}, a worker has it"
@@ -340,6 +352,8 @@ def _end(
     request_id = request.request_id
     if request.slot:
         bus.expiries.clear(request)
+    else:
+        bus.default_expiries.pop(request.token, None)
     bus.held_bytes -= request.size
     client.unanswered -= 1
     del bus.requests[request.token]
@@ -348,6 +362,10 @@ def _end(
         answer = new_answer(client.address, request.voice, service, request_id, body)
     else:
         answer = Refuse(client.address, request.voice, service, request_id, reason, detail, body)
+    if reason is not None and request.dispatched_at != now:
+        # A worker may hold on to it for long; the body, which counts no more, goes now. (What was handed over
+        # in this very turn is not written yet.)
+        request.body = []
     if request.options.reply_requested:
         bus.actions.append(answer)
     if bus.watched:

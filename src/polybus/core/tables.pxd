@@ -13,7 +13,7 @@ cdef class Tables:
     cdef public Py_ssize_t max_held_bytes, max_body_bytes, max_outstanding, max_replies, max_replies_bytes
     cdef public double request_ttl_s
     cdef public Counters counters
-    cdef public dict clients, services, workers, requests, nodes, subscriptions, topic_counts
+    cdef public dict clients, services, workers, requests, nodes, subscriptions, topic_counts, default_expiries
     cdef public object schedulers, replies, expiries, watches, leases
     cdef public double swept_at
     # Tests put a list of their own here, so it need not be exactly a list.

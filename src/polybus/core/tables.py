@@ -7,7 +7,6 @@ be compiled (`tables.pxd`).
 from __future__ import annotations
 
 from collections import deque
-from math import inf
 from typing import Any, Final
 
 from polybus.core.actions import Observed
@@ -90,7 +89,8 @@ class Tables:
         self.topic_counts: dict[bytes, int] = {}
         self.replies: deque[tuple[float, Client, bytes, int]] = deque()
         self.replies_bytes = 0
-        # Requests with a time of their own; the others stand in `requests` in the order of their deadlines.
+        # Requests that may wait the default time, oldest first; and those with a time of their own.
+        self.default_expiries: dict[bytes, Request] = {}
         self.expiries: Timers[Request] = Timers()
         self.watches: Timers[Worker] = Timers()
         self.leases: Timers[Node] = Timers()
@@ -106,13 +106,13 @@ class Tables:
     def next_at(self, now: float) -> float:
         """When a `Tick` is due at the latest: possibly too early, never too late, and cheap to ask."""
         at = min(self.expiries.soonest, self.watches.soonest, self.leases.soonest, now + IDLE_TICK_S)
-        return min(at, now + BUSY_TICK_S) if self.requests else at
+        return min(at, now + BUSY_TICK_S) if self.default_expiries else at
 
     def change_limits(self, limits: Limits) -> None:
         """Let other limits hold from now on; what is accepted already keeps its deadline."""
-        for request in self.requests.values():
-            if not request.slot and request.expires_at != inf:
-                self.expiries.set(request, request.expires_at)
+        for request in self.default_expiries.values():
+            self.expiries.set(request, request.expires_at)
+        self.default_expiries.clear()
         self._apply(limits)
 
     def _apply(self, limits: Limits) -> None:

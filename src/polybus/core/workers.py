@@ -242,19 +242,23 @@ def watch_due(bus: Bus, now: float) -> None:
             bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
             remove(bus, worker, f"nothing was heard from it for {silent_s:.1f} s", now)
             continue
+        look_at = min(now + _period(heartbeat), worker.seen_at + heartbeat.dead_after_s)
         if heartbeat.beat_every_s:
             since = worker.seen_at if heartbeat.when_silent else worker.spoken_at
             if now - since >= heartbeat.beat_every_s:
                 worker.spoken_at = now
                 bus.actions.append(Beat(worker))
+            else:
+                # Something was said meanwhile: the next beat is due one interval after that.
+                look_at = min(look_at, since + heartbeat.beat_every_s)
         if silent_s >= _period(heartbeat) * 1.5:
             worker.missed += 1
         if worker.state is WorkerState.CONGESTED:
             # Its pipe may have drained meanwhile; if not, the next refusal puts it to rest again.
-            _heard_again = worker.seen_at
+            seen_at = worker.seen_at
             heard(bus, worker, now)
-            worker.seen_at = _heard_again
-        bus.watches.set(worker, min(now + _period(heartbeat), worker.seen_at + heartbeat.dead_after_s))
+            worker.seen_at = seen_at
+        bus.watches.set(worker, look_at)
 
 
 # -- schedules --------------------------------------------------------------------------------

@@ -50,17 +50,21 @@ def open_links(
 ) -> Assembly:
     """Make and bind everything the settings ask for."""
     links: list[Link] = []
+    # What is a little too large is refused with a reason; what is much too large is not read at all.
+    frame_bytes = settings.limits.body_bytes * 2
 
     def add(kind: int, name: str, ear: Ear) -> Link | None:
         place = endpoint(settings, name)
         if place is None:
             return None
-        link = Link(len(links), name, make_socket(context, kind, settings.broker), ear)
+        link = Link(len(links), name, make_socket(context, kind, settings.broker, frame_bytes), ear)
         links.append(link)
         link.endpoint = bind(link.socket, place, name)
         return link
 
-    outbound = Link(0, "dbp.outbound", make_socket(context, zmq.ROUTER, settings.broker), DeafEar())
+    outbound = Link(
+        0, "dbp.outbound", make_socket(context, zmq.ROUTER, settings.broker, frame_bytes), DeafEar()
+    )
     links.append(outbound)
     admin = add(zmq.ROUTER, "admin.port", DeafEar())
     if admin is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import secrets
 import sys
@@ -32,6 +31,7 @@ from polybus.dialects.pubsub import ebus_publication
 from polybus.errors import ConfigError
 from polybus.server.admin import AdminEar
 from polybus.server.assembly import Assembly, open_links
+from polybus.server.data_dir import DataDir
 from polybus.server.effects import Message, Outbox, Receive
 from polybus.server.pump import open_pump
 
@@ -41,7 +41,6 @@ BATCH: Final = 256
 TAP_CHECK_S: Final = 1.0
 # More tracebacks than this tell nothing new and would fill the disk.
 REPORTED_ERRORS: Final = 20
-ENDPOINTS_FILE: Final = "endpoints.json"
 
 
 class Broker:
@@ -69,14 +68,7 @@ class Broker:
 
     def open(self) -> dict[str, str]:
         """Bind every link and say where: name of the port setting → endpoint."""
-        self._data_dir = Path(self.settings.broker.data_dir)
-        try:
-            self._data_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot make the data directory {self._data_dir}: {error.strerror}. "
-                "Choose another with --data-dir."
-            ) from None
+        self._data_dir = DataDir(Path(self.settings.broker.data_dir))
         raise_file_limit()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self.settings.broker.io_threads)
         self._context.set(zmq.MAX_SOCKETS, 65_536)
@@ -95,6 +87,7 @@ class Broker:
             self._context.destroy(linger=0)
             os.close(self._wake_read)
             os.close(self._wake_write)
+            self._data_dir.release()
             raise
         self._outbox = Outbox(self.bus, self._pump)
         self._outbox.subscribers = self._assembly.subscribers
@@ -107,7 +100,7 @@ class Broker:
         self._admin = AdminEar(self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain)
         self._assembly.admin.ear = self._admin
         self._ears = [link.ear for link in links]
-        self._write_endpoints()
+        self._data_dir.tell(self.endpoints)
         return self.endpoints
 
     @property
@@ -242,12 +235,6 @@ class Broker:
         with contextlib.suppress(zmq.ZMQError):
             self._assembly.outbound.socket.disconnect(action.endpoint)
 
-    def _write_endpoints(self) -> None:
-        path = self._data_dir / ENDPOINTS_FILE
-        hidden = path.with_name(f".{path.name}.{os.getpid()}")
-        hidden.write_text(json.dumps({"pid": os.getpid(), "endpoints": self.endpoints}, indent=1) + "\n")
-        hidden.replace(path)
-
     def _close(self) -> None:
         """Say goodbye to everyone who waits for us, then close."""
         now = self._clock()
@@ -257,7 +244,7 @@ class Broker:
         for worker in list(self.bus.workers.values()):
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
         self._outbox.settle(now)
-        (self._data_dir / ENDPOINTS_FILE).unlink(missing_ok=True)
+        self._data_dir.release()
         for link in self._assembly.links:
             # A moment for answers and farewells that are still in the pipes.
             link.socket.close(linger=500)

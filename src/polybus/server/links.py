@@ -30,10 +30,13 @@ class Link(Struct):
 
 
 def make_socket(
-    context: zmq.Context[zmq.Socket[bytes]], kind: int, settings: BrokerSettings
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, settings: BrokerSettings, frame_bytes: int = -1
 ) -> zmq.Socket[bytes]:
+    """A socket with everything set that counts only before bind; -1 means frames of any size."""
     socket = context.socket(kind)
     socket.linger = 0
+    # libzmq itself ends a connection on which more than this is announced, before it is read into memory.
+    socket.set(zmq.MAXMSGSIZE, frame_bytes)
     socket.set(zmq.BACKLOG, settings.backlog)
     socket.set(zmq.RCVHWM, settings.pipe_messages)
     socket.set(zmq.SNDHWM, settings.pipe_messages)

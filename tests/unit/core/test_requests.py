@@ -391,3 +391,29 @@ def test_a_lost_answer_is_counted_and_stays_in_the_cache() -> None:
     assert stage.told("answer_lost")[0].reason == "its pipe is full"
     stage.submit("c", "1")
     assert stage.one(act.Answer).request_id == b"1"
+
+
+def test_an_answer_that_is_too_large_is_a_failure() -> None:
+    stage = Stage(Limits(body_bytes=10))
+    stage.worker("w", "echo", credit=2)
+    for number in ("1", "2"):
+        stage.submit("c", number, "echo")
+    whole, streamed = stage.actions(act.Deliver)
+    stage.do(events.Result(worker("w"), whole.request.token, [b"x" * 11]))
+    stage.do(events.Part(worker("w"), streamed.request.token, [b"x" * 6, b"y" * 6]))
+    refused = stage.actions(act.Refuse)
+    assert [action.reason for action in refused] == [Reason.TOO_LARGE, Reason.TOO_LARGE]
+    assert "10 bytes" in refused[0].detail
+    assert not stage.actions(act.Answer)
+    assert stage.bus.held_bytes == 0
+
+
+def test_the_body_of_what_ended_is_let_go_though_a_worker_keeps_its_slot() -> None:
+    stage = Stage()
+    stage.worker("w", "echo")
+    stage.submit("c", "1", "echo", ttl_s=1.0)
+    request = stage.one(act.Deliver).request
+    stage.wait(2.0)
+    assert stage.one(act.Refuse).reason is Reason.EXPIRED
+    assert stage.bus.workers[worker("w")].inflight
+    assert request.body == []

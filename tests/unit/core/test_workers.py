@@ -296,3 +296,16 @@ def test_a_scheduler_that_begins_anew_is_there_once() -> None:
     stage.gone("s")
     assert not stage.bus.schedulers
     assert not stage.bus.workers
+
+
+@pytest.mark.parametrize("said_at", [0.1, 0.9, 2.4])
+def test_whatever_we_said_the_next_beat_is_one_interval_later(said_at: float) -> None:
+    stage = Stage()
+    stage.worker("w", "echo", heartbeat=Heartbeat(dead_after_s=100.0, beat_every_s=2.5))
+    stage.wait(said_at)
+    stage.submit("c", "1", "echo")
+    said = stage.now
+    stage.actions(act.Beat)
+    while not stage.actions(act.Beat):
+        stage.wait(0.05)
+    assert stage.now - said == pytest.approx(2.5, abs=0.15)

@@ -17,7 +17,8 @@ from polybus import config
 from polybus.core.model import Limits
 from polybus.errors import ConfigError
 from polybus.server import links
-from polybus.server.broker import ENDPOINTS_FILE, Broker
+from polybus.server.broker import Broker
+from polybus.server.data_dir import ENDPOINTS_FILE
 from support.live import Peer, wait_for
 from support.majordomo import MDR
 
