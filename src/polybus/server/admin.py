@@ -74,12 +74,10 @@ class AdminEar:
         # The server's part of draining: what is still unanswered after a while is left so.
         self._on_drain = on_drain
         self._wall = wall
-        # What the server knows beside the core: endpoints, pump, limits, uptime.
+        # What the server knows beside the core: endpoints, pump, uptime, errors.
         self._facts = facts
         self._outbox = outbox
         self._taps: dict[tuple[Address, bytes], Tap] = {}
-        # Whether the journal or another part wants observations even without taps.
-        self.always_watched = False
         outbox.handlers[Observed] = self._observed
         outbox.handlers[TapRecord] = lambda record: outbox.put(record.tap.peer[0], record.frames, record)
         outbox.refusals[TapRecord] = self._missed
@@ -129,7 +127,7 @@ class AdminEar:
         """Let go of listeners that no longer ask."""
         for key in [key for key, tap in self._taps.items() if tap.until < now]:
             del self._taps[key]
-        self._bus.watched = self.always_watched or bool(self._taps)
+        self._bus.watched = bool(self._taps)
 
     def _tap(self, peer: Address, number: bytes, question: dict[str, Any], now: float) -> None:
         tap = self._taps.get((peer, number))
@@ -147,7 +145,7 @@ class AdminEar:
         tap.until = now + TAP_LEASE_S
         if question.get("stop"):
             del self._taps[peer, number]
-        self._bus.watched = self.always_watched or bool(self._taps)
+        self._bus.watched = bool(self._taps)
 
     def _observed(self, record: Observed) -> None:
         service = record.service.decode(errors="replace")
@@ -215,7 +213,7 @@ def observation_view(record: Observed, wall: float, bodies: bool) -> dict[str, A
         view["age_s"] = round(record.at - record.accepted_at, 6)
     if bodies and record.body is not None:
         view["body_base64"] = [
-            base64.b64encode(bytes(frame)[:TAP_BODY_BYTES]).decode() for frame in record.body
+            base64.b64encode(memoryview(frame)[:TAP_BODY_BYTES]).decode() for frame in record.body
         ]
     return view
 
