@@ -110,7 +110,7 @@ def core_finding() -> Finding:
 
     if str(records.__file__).endswith(".py"):
         return Finding(
-            "core", WARN, "interpreted: about half as fast", "install a C compiler and reinstall polybus"
+            "core", WARN, "interpreted: correct, but slower", "install a C compiler and reinstall polybus"
         )
     return Finding("core", OK, "compiled")
 
