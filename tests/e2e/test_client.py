@@ -26,9 +26,10 @@ from polybus import (
     Worker,
     WorkerRejected,
 )
-from polybus.config import variable
+from polybus.config import PORTS, variable
 from support.fake_brokers import Background
 from support.live import POLYBUS, START_S, WAIT_S, LiveBroker, read_line, wait_for
+from support.ports import steady_ports
 
 STREAMING = {"mdr", "mdp2"}
 
@@ -310,20 +311,23 @@ class Phoenix:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self.endpoints: dict[str, str] = {}
-        self._process = self._start("--any-port")
+        self._ports = {variable(name): str(port) for name, port in steady_ports(PORTS).items()}
+        self._process = self._start()
 
-    def _start(self, *flags: str) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("POLYBUS_", "EBUS_", "EMQ_"))}
-        environ |= {variable(name): endpoint for name, endpoint in self.endpoints.items()}
+        environ |= self._ports
         process = subprocess.Popen(
-            [str(POLYBUS), "serve", "--data-dir", str(Path(self._folder, "data")), *flags],
+            [str(POLYBUS), "serve", "--data-dir", str(Path(self._folder, "data"))],
             stdout=subprocess.PIPE,
             env=environ,
             cwd=self._folder,
         )
         words = read_line(process, START_S).split()
-        assert words[:1] == ["ready"]
+        if words[:1] != ["ready"]:
+            process.kill()
+            process.communicate()
+            pytest.fail(f"the broker said {words} instead of 'ready'")
         self.endpoints = dict(word.split("=", 1) for word in words[1:])
         return process
 

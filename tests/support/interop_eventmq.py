@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 import json
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from support.interop_env import LOCKS
 from support.interop_process import PATIENCE_S, Process, until
+from support.ports import steady_ports
 
 PEERS: Final = LOCKS / "peers"
 HEARTBEATS: Final = {"HEARTBEAT_INTERVAL": 1, "HEARTBEAT_TIMEOUT": 1, "HEARTBEAT_LIVENESS": 3}
@@ -50,7 +50,8 @@ class EventMQ:
 
     def router(self) -> tuple[Process, dict[str, str]]:
         """EventMQ's own broker, and the addresses of its clients, workers and administrators."""
-        addresses = {name: f"tcp://127.0.0.1:{port}" for name, port in _free_ports().items()}
+        ports = steady_ports(("clients", "workers", "admin"))
+        addresses = {name: f"tcp://127.0.0.1:{port}" for name, port in ports.items()}
         options = {
             "FRONTEND_ADDR": addresses["clients"],
             "BACKEND_ADDR": addresses["workers"],
@@ -119,11 +120,3 @@ class EventMQ:
         )
         self._processes.append(process)
         return process
-
-
-def _free_ports() -> dict[str, int]:
-    sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("clients", "workers", "admin")}
-    ports = {name: int(one.getsockname()[1]) for name, one in sockets.items()}
-    for one in sockets.values():
-        one.close()
-    return ports

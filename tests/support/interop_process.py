@@ -22,6 +22,8 @@ from typing import Any, Final
 import zmq
 
 from polybus import Worker
+from polybus.config import PORTS
+from support.ports import steady_ports
 from support.waiting import until as until
 
 # How long anything may take before a test gives up. Long, because other work may share the machine.
@@ -142,7 +144,9 @@ class Broker:
         self._folder = folder
         self._settings = {section: dict(options) for section, options in settings.items()}
         self._runs = 0
-        self.endpoints: dict[str, str] = {}
+        for name, port in steady_ports(PORTS).items():
+            section, option = name.split(".")
+            self._settings.setdefault(section, {}).setdefault(option, port)
         self.start()
 
     def start(self) -> None:
@@ -150,16 +154,11 @@ class Broker:
         config.write_text(_toml(self._settings))
         command = [sys.executable, "-c", "from polybus.cli.main import main; main()", "serve"]
         options = ["--config", str(config), "--data-dir", str(self._folder / "data")]
-        if not self.endpoints:
-            options.append("--any-port")
         self._runs += 1
         self.process = Process([*command, *options], self._folder / f"broker-{self._runs}.log")
         word, *pairs = self.process.line().split()
         assert word == "ready", self.process.log()
         self.endpoints = dict(pair.split("=", 1) for pair in pairs)
-        for name, endpoint in self.endpoints.items():
-            section, option = name.split(".")
-            self._settings.setdefault(section, {})[option] = endpoint
 
     def ask(self, do: str, **details: Any) -> Any:
         """A question to the admin socket."""
