@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, replies
 from polybus.core.lifecycle import TERMINAL, BusState, RequestState, WorkerState
 from polybus.core.model import Address, Heartbeat, JobOptions, Limits, Request, Worker
+from polybus.core.replies import KEPT_OVERHEAD_BYTES
 from support.checked_bus import CheckedBus
 
 LIMITS = Limits(
@@ -314,9 +315,10 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def kept_answers_are_bounded_and_counted(self) -> None:
         bus = self.bus
-        kept = [(client, request_id) for _, client, request_id, _ in bus.replies]
+        kept = [(client, answer.request_id) for client, answer in replies.kept(bus)]
         assert len(set(kept)) == len(kept) <= LIMITS.replies_count
-        assert bus.replies_bytes == sum(size for *_, size in bus.replies) <= LIMITS.replies_bytes
+        size = sum(KEPT_OVERHEAD_BYTES + sum(map(len, answer.body)) for _, answer in replies.kept(bus))
+        assert bus.replies_bytes == size <= LIMITS.replies_bytes
         assert {(c, i) for c in bus.clients.values() for i in c.done} == set(kept)
 
     @invariant()

@@ -33,7 +33,7 @@ def serve(load: Callable[[], Settings], as_json: bool = False) -> int:
         asked.append(number)
         if len(asked) == 1:
             log(
-                f"draining: {len(broker.bus.requests)} unanswered requests have "
+                f"draining: {broker.bus.request_count} unanswered requests have "
                 f"{broker.settings.broker.drain_s:g} s; a second signal stops at once"
             )
             broker.ask_to_drain()
@@ -53,7 +53,7 @@ def serve(load: Callable[[], Settings], as_json: bool = False) -> int:
         # It came before there was a loop to wake.
         broker.ask_to_drain()
     broker.run()
-    left = len(broker.bus.requests)
+    left = broker.bus.request_count
     log(f"stopped with {left} unanswered requests" if left else "stopped; everything was answered")
     return 128 + signal.SIGINT if asked[:1] == [signal.SIGINT] else 0
 

@@ -12,6 +12,8 @@ cdef class Answer:
     cdef public bytes service
     cdef public bytes request_id
     cdef public list body
+    cdef public object kept_for
+    cdef public double kept_at
 
 @cython.locals(deliver=Deliver)
 cpdef Deliver new_deliver(object worker, object request)

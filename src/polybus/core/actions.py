@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from polybus.core.model import Address, Body, Node, Reason, Request, Worker
+from polybus.core.model import Address, Body, Client, Node, Reason, Request, Worker
 
 
 class Deliver:
@@ -64,7 +64,11 @@ class Answer:
     """Hand the answer to the client."""
 
     __match_args__ = ("client", "voice", "service", "request_id", "body")
-    __slots__ = ("body", "client", "request_id", "service", "voice")
+    __slots__ = ("body", "client", "kept_at", "kept_for", "request_id", "service", "voice")
+
+    # Set while it is kept, in case the client asks again: for whom, and since when.
+    kept_for: Client | None
+    kept_at: float
 
     def __init__(self, client: Address, voice: Any, service: bytes, request_id: bytes, body: Body) -> None:
         self.client = client
@@ -72,6 +76,8 @@ class Answer:
         self.service = service
         self.request_id = request_id
         self.body = body
+        self.kept_for = None
+        self.kept_at = 0.0
 
     def _values(self) -> tuple[Any, ...]:
         return (self.client, self.voice, self.service, self.request_id, self.body)
@@ -94,6 +100,8 @@ def new_answer(client: Address, voice: Any, service: bytes, request_id: bytes, b
     answer.service = service
     answer.request_id = request_id
     answer.body = body
+    answer.kept_for = None
+    answer.kept_at = 0.0
     return answer
 
 

@@ -14,7 +14,7 @@ from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.lifecycle import QUEUE, BusState
 from polybus.core.model import PLAIN_CALL, Address, Body, JobOptions, Reason
 from polybus.core.records import Client, Request, Service, new_request
-from polybus.core.replies import release_client
+from polybus.core.replies import body_size, release_client
 from polybus.core.requests import dispatch
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def submit(
     if request_id and request_id in known:
         _seen_before(bus, client, voice, request_id, options, receipt)
         return
-    size = len(body[0]) if len(body) == 1 else sum(map(len, body))
+    size = body_size(body)
     held_bytes = bus.held_bytes + size
     service = bus.services.get(name)
     worker = None if service is None or service.queue.length else service.roster.best()
@@ -81,20 +81,20 @@ def submit(
             _turn_away(bus, client, voice, request_id, name, *refusal, now)
             return
         worker = None if service.queue.length else service.roster.best()
-    bus.sequence += 1
-    token = b"%b%x" % (bus.nonce, bus.sequence)
+    token = bus.next_token()
     expires_at = now + (bus.request_ttl_s if ttl_s is None else ttl_s)
     request = new_request(token, request_id, client, voice, service, body, size, options, now, expires_at)
     known[request_id or token] = request
     client.unanswered += 1
-    bus.requests[token] = request
     bus.held_bytes = held_bytes
     bus.counters.accepted += 1
     service.accepted += 1
     if ttl_s is None:
-        bus.default_expiries[token] = request
-    elif ttl_s != inf:
-        bus.expiries.set(request, expires_at)
+        bus.prompt[token] = request
+    else:
+        bus.patient[token] = request
+        if ttl_s != inf:
+            bus.expiries.set(request, expires_at)
     if receipt:
         bus.actions.append(Accept(address, voice, service.name, request_id))
     if bus.watched:

@@ -1,11 +1,15 @@
+from polybus.core.actions cimport Answer
 from polybus.core.records cimport Client
 from polybus.core.tables cimport Tables
 cimport cython
 
-@cython.locals(body=list, size=Py_ssize_t)
-cpdef keep(Tables bus, Client client, bytes request_id, object answer, object now)
+cdef Py_ssize_t _OVERHEAD
 
-@cython.locals(client=Client)
+cpdef Py_ssize_t body_size(list body) except -1
+cpdef keep(Tables bus, Client client, Answer answer, double now)
+cpdef _shed(Tables bus)
+
+@cython.locals(client=Client, answer=Answer)
 cpdef _drop_oldest_reply(Tables bus)
 
 cpdef release_client(Tables bus, Client client)

@@ -29,9 +29,9 @@ from polybus.core.lifecycle import (
     RequestState,
     WorkerState,
 )
-from polybus.core.model import Address, Body, Reason
+from polybus.core.model import PLAIN_CALL, Address, Body, Reason
 from polybus.core.records import Request, Service, Worker
-from polybus.core.replies import keep, release_client
+from polybus.core.replies import body_size, keep, keep_refusal, release_client
 
 if TYPE_CHECKING:
     from polybus.core import events
@@ -39,12 +39,16 @@ if TYPE_CHECKING:
 
 # Looking a member up in its enumeration costs as much as a dictionary.
 _DRAINING: Final = BusState.DRAINING
+# The same moves as plain dicts, which are looked up without a call; what is not in them is, with a reason,
+# not in the moves either.
+_DISPATCH = dict(DISPATCH)
+_ANSWER = dict(ANSWER)
 
 # -- given to a worker ------------------------------------------------------------------------
 
 
 def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
-    request.state = DISPATCH[request.state]
+    request.state = _DISPATCH.get(request.state) or DISPATCH[request.state]
     request.worker = worker
     request.dispatched_at = now
     request.attempt += 1
@@ -160,7 +164,7 @@ def on_part(bus: Tables, event: events.Part, now: float) -> None:
     if request is None or request.state in TERMINAL:
         _late(bus, event.worker, event.token, now)
         return
-    if _size(event.body) > bus.max_body_bytes:
+    if body_size(event.body) > bus.max_body_bytes:
         _too_large(bus, request, now)
         return
     request.state = PART[request.state]
@@ -176,9 +180,9 @@ def on_result(bus: Tables, event: events.Result, now: float) -> None:
 
 def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) -> None:
     """The event `Result` as a call, for the same reason as `intake.submit`."""
-    worker = bus.workers.get(address)
-    request = worker.inflight.get(token) if worker is not None else None
-    if worker is None or request is None:
+    request = bus.prompt.get(token)
+    worker = request.worker if request is not None else None
+    if request is None or worker is None or worker.address != address:
         worker, request = _held(bus, address, token, now)
         if worker is None or request is None:
             _late(bus, address, token, now)
@@ -188,7 +192,7 @@ def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) 
     worker.done += 1
     if request.state in TERMINAL:
         _late(bus, address, token, now)
-    elif len(body) and _size(body) > bus.max_body_bytes:
+    elif len(body) and body_size(body) > bus.max_body_bytes:
         _too_large(bus, request, now)
     else:
         bus.counters.replied += 1
@@ -200,10 +204,6 @@ def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) 
         refile(worker)
     if request.service.queue.length or len(worker.offers) > 1:
         feed(bus, worker, now)
-
-
-def _size(body: Body) -> int:
-    return len(body[0]) if len(body) == 1 else sum(map(len, body))
 
 
 def _too_large(bus: Tables, request: Request, now: float) -> None:
@@ -302,7 +302,7 @@ def _withdraw(bus: Tables, request: Request, detail: str, now: float) -> None:
 
 def expire_due(bus: Tables, now: float) -> None:
     due = bus.expiries.due(now)
-    for request in bus.default_expiries.values():
+    for request in bus.prompt.values():
         # All of these may wait equally long, so they stand in the order of their deadlines.
         if request.expires_at > now:
             break
@@ -346,43 +346,45 @@ def _end(
     now: float,
 ) -> None:
     """Bring a request to its terminal state, tell its client, keep the answer, let go of everything else."""
-    request.state = move[request.state]
+    request.state = (_ANSWER.get(request.state) if reason is None else None) or move[request.state]
     client = request.client
     service = request.service.name
     request_id = request.request_id
-    if request.slot:
+    if bus.prompt.pop(request.token, None) is None:
+        del bus.patient[request.token]
         bus.expiries.clear(request)
-    else:
-        bus.default_expiries.pop(request.token, None)
     bus.held_bytes -= request.size
     client.unanswered -= 1
-    del bus.requests[request.token]
-    answer: Answer | Refuse
+    refusal: Refuse | None = None
+    answer: Answer | None = None
     if reason is None:
         answer = new_answer(client.address, request.voice, service, request_id, body)
     else:
-        answer = Refuse(client.address, request.voice, service, request_id, reason, detail, body)
+        refusal = Refuse(client.address, request.voice, service, request_id, reason, detail, body)
     if reason is not None and request.dispatched_at != now:
         # A worker may hold on to it for long; the body, which counts no more, goes now. (What was handed over
         # in this very turn is not written yet.)
         request.body = []
-    if request.options.reply_requested:
-        bus.actions.append(answer)
+    if request.options is PLAIN_CALL or request.options.reply_requested:
+        bus.actions.append(refusal if answer is None else answer)
     if bus.watched:
         what = request.state.name.lower()
         bus.observe_request(what, request, now, reason=str(reason or ""), detail=detail, body=body)
     if request_id:
-        keep(bus, client, request_id, answer, now)
+        if answer is not None:
+            keep(bus, client, answer, now)
+        elif refusal is not None:
+            keep_refusal(bus, client, refusal, now)
     else:
         del client.known[request.token]
         release_client(bus, client)
-    if bus.state is _DRAINING and not bus.requests:
+    if bus.state is _DRAINING and not bus.request_count:
         bus.state = RUN_DRY[bus.state]
         bus.actions.append(Drained())
 
 
 def on_drain(bus: Tables, event: events.Drain, now: float) -> None:
     bus.state = DRAIN[bus.state]
-    if bus.state is BusState.DRAINING and not bus.requests:
+    if bus.state is BusState.DRAINING and not bus.request_count:
         bus.state = RUN_DRY[bus.state]
         bus.actions.append(Drained())

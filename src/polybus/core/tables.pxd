@@ -1,11 +1,15 @@
 # Declarations that turn the classes of tables.py into C structs when they are compiled.
 
+cimport cython
+
+cdef tuple _LOW
+
 cdef class Counters:
     cdef public Py_ssize_t accepted, answers_lost, cancelled, dispatched, duplicates, expired, failed, invalid
     cdef public Py_ssize_t late, published, rejected, replayed, replied, requeued, workers_lost
 
 cdef class Tables:
-    cdef public bytes nonce
+    cdef public bytes nonce, token_block
     cdef public object limits
     cdef public bint watched
     cdef public object state
@@ -13,8 +17,10 @@ cdef class Tables:
     cdef public Py_ssize_t max_held_bytes, max_body_bytes, max_outstanding, max_replies, max_replies_bytes
     cdef public double request_ttl_s
     cdef public Counters counters
-    cdef public dict clients, services, workers, requests, nodes, subscriptions, topic_counts, default_expiries
-    cdef public object schedulers, replies, expiries, watches, leases
+    cdef public dict clients, services, workers, prompt, patient, nodes, subscriptions, topic_counts
+    cdef public object schedulers, replies, note_reply, expiries, watches, leases
     cdef public double swept_at
     # Tests put a list of their own here, so it need not be exactly a list.
     cdef public object actions
+    @cython.locals(sequence=Py_ssize_t, low=Py_ssize_t)
+    cpdef bytes next_token(self)

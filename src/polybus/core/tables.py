@@ -6,10 +6,11 @@ be compiled (`tables.pxd`).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import ChainMap, deque
+from collections.abc import Mapping
 from typing import Any, Final
 
-from polybus.core.actions import Observed
+from polybus.core.actions import Answer, Observed, Refuse
 from polybus.core.lifecycle import BusState
 from polybus.core.model import Address, Client, Limits, Node, Request, Service, Worker
 from polybus.core.timers import Timers
@@ -17,6 +18,7 @@ from polybus.core.timers import Timers
 # The longest time between two ticks, and while requests wait whose default time may run out.
 IDLE_TICK_S: Final = 1.0
 BUSY_TICK_S: Final = 0.1
+_LOW: Final = tuple(b"%02x" % low for low in range(256))
 
 
 class Counters:
@@ -75,6 +77,7 @@ class Tables:
         self.watched = watched
         self.state = BusState.SERVING
         self.sequence = 0
+        self.token_block = b""
         # How often a worker was dialled: every connection has an identity of its own.
         self.dialled = 0
         self.held_bytes = 0
@@ -82,15 +85,19 @@ class Tables:
         self.clients: dict[Address, Client] = {}
         self.services: dict[bytes, Service] = {}
         self.workers: dict[Address, Worker] = {}
-        self.requests: dict[bytes, Request] = {}
+        # Unanswered requests: those that may wait the default time, oldest first, and those with a time of
+        # their own. Apart, because the first dict is then also the order of their deadlines.
+        self.prompt: dict[bytes, Request] = {}
+        self.patient: dict[bytes, Request] = {}
         self.schedulers: deque[Worker] = deque()
         self.nodes: dict[bytes, Node] = {}
         self.subscriptions: dict[int, dict[bytes, int]] = {}
         self.topic_counts: dict[bytes, int] = {}
-        self.replies: deque[tuple[float, Client, bytes, int]] = deque()
+        self.replies: deque[Answer | tuple[float, Client, Refuse]] = deque()
+        # Looked up once: every answer is noted.
+        self.note_reply = self.replies.append
         self.replies_bytes = 0
-        # Requests that may wait the default time, oldest first; and those with a time of their own.
-        self.default_expiries: dict[bytes, Request] = {}
+        # The deadlines of patient requests, if they have one.
         self.expiries: Timers[Request] = Timers()
         self.watches: Timers[Worker] = Timers()
         self.leases: Timers[Node] = Timers()
@@ -106,13 +113,32 @@ class Tables:
     def next_at(self, now: float) -> float:
         """When a `Tick` is due at the latest: possibly too early, never too late, and cheap to ask."""
         at = min(self.expiries.soonest, self.watches.soonest, self.leases.soonest, now + IDLE_TICK_S)
-        return min(at, now + BUSY_TICK_S) if self.default_expiries else at
+        return min(at, now + BUSY_TICK_S) if self.prompt else at
+
+    @property
+    def requests(self) -> Mapping[bytes, Request]:
+        """All unanswered requests by token."""
+        return ChainMap(self.patient, self.prompt)
+
+    @property
+    def request_count(self) -> int:
+        return len(self.prompt) + len(self.patient)
+
+    def next_token(self) -> bytes:
+        """A name for a request that no other has, also in other lives of this broker."""
+        sequence = self.sequence = self.sequence + 1
+        low = sequence & 0xFF
+        # Formatting a number costs as much as three look-ups: it is done for one in 256.
+        if not low or not self.token_block:
+            self.token_block = b"%b%x" % (self.nonce, sequence >> 8)
+        return self.token_block + _LOW[low]
 
     def change_limits(self, limits: Limits) -> None:
         """Let other limits hold from now on; what is accepted already keeps its deadline."""
-        for request in self.default_expiries.values():
+        for request in self.prompt.values():
             self.expiries.set(request, request.expires_at)
-        self.default_expiries.clear()
+        self.patient.update(self.prompt)
+        self.prompt.clear()
         self._apply(limits)
 
     def _apply(self, limits: Limits) -> None:

@@ -116,7 +116,7 @@ def totals(bus: Bus) -> dict[str, Any]:
         "workers": len(bus.workers),
         "clients": len(bus.clients),
         "nodes": len(bus.nodes),
-        "requests": len(bus.requests),
+        "requests": bus.request_count,
         "held_bytes": bus.held_bytes,
         "kept_replies": len(bus.replies),
         "kept_replies_bytes": bus.replies_bytes,

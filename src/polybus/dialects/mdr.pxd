@@ -4,17 +4,17 @@ from polybus.core.intake cimport submit
 from polybus.core.records cimport Request, Worker
 from polybus.dialects.majordomo cimport FamilyWorkerVoice, Majordomo
 from polybus.dialects.port cimport Voice
-from polybus.wire.mdr cimport split_final, split_request, write_final, write_order
+from polybus.wire.mdr cimport address_final, address_order, split_final, split_request
 
 cdef class ClientVoice(Voice):
     cdef public list _lead
     cdef public bytes _tag
-    @cython.locals(reply=Answer, tail=list)
+    @cython.locals(reply=Answer, identity=bytes)
     cpdef answer(self, object action)
 
 cdef class WorkerVoice(FamilyWorkerVoice):
     cdef public bytes _tag
-    @cython.locals(order=Request, receiver=Worker, token=bytes, tail=list)
+    @cython.locals(order=Request, receiver=Worker, token=bytes, identity=bytes)
     cpdef deliver(self, object worker, object request)
 
 cdef class Mdr(Majordomo):

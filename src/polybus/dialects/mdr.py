@@ -17,7 +17,7 @@ from polybus.dialects.majordomo import FamilyWorkerVoice, Majordomo
 from polybus.dialects.mmi import PREFIX as MANAGEMENT
 from polybus.dialects.port import Message, Voice, by_framing
 from polybus.wire import mdr as wire
-from polybus.wire.mdr import split_final, split_request, write_final, write_order
+from polybus.wire.mdr import address_final, address_order, split_final, split_request
 
 
 class ClientVoice(Voice):
@@ -33,8 +33,8 @@ class ClientVoice(Voice):
 
     def answer(self, action: Answer) -> Message:
         reply = action
-        tail = write_final(reply.service, reply.request_id, reply.body, self._tag)
-        return [reply.client[1], *self._lead, *tail]
+        identity = reply.client[1]
+        return address_final(identity, self._lead, reply.service, reply.request_id, reply.body, self._tag)
 
     def refuse(self, action: Refuse) -> Message:
         tail = wire.write_final(action.service, action.request_id, [error_body(action)], self._tag)
@@ -52,8 +52,8 @@ class WorkerVoice(FamilyWorkerVoice):
         # The names below are declared as records in mdr.pxd, the arguments as anything.
         order, receiver = request, worker
         token = order.token
-        tail = write_order(token, order.request_id or token, order.body, self._tag)
-        return [receiver.address[1], *self._lead, *tail]
+        identity = receiver.address[1]
+        return address_order(identity, self._lead, token, order.request_id or token, order.body, self._tag)
 
 
 class Mdr(Majordomo):
@@ -78,7 +78,7 @@ class Mdr(Majordomo):
         self._listen(client_tag, self.hear_client, worker_tag, self.hear_worker)
 
     def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
-        parts = split_request(frames, at)
+        parts = split_request(frames, at, self._bus.services)
         if parts is None:
             request = wire.read_from_client(frames, at)
             parts = (request.service, request.request_id, request.body)

@@ -31,10 +31,11 @@ import zmq
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_AsSsize_t, PyLong_CheckExact
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
 from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, ENOTSOCK
@@ -62,6 +63,8 @@ cdef enum:
     FEW_SOCKETS = 2
     # How many frames at the beginning of a message are compared with those of the last one.
     REMEMBERED = 4
+    # How many frames nearly every message has at most.
+    GATHERED = 16
     ZMQ_DONTWAIT = 1
     ZMQ_SNDMORE = 2
     ZMQ_HAUSNUMERO = 156384712  # libzmq's own error numbers start here
@@ -156,6 +159,15 @@ cdef class LargeFrame:
 
     def __repr__(self):
         return f"<LargeFrame of {msg_size(&self.msg)} bytes>"
+
+
+cdef list _as_list(PyObject **items, Py_ssize_t count):
+    """A list of these, whose references it takes over."""
+    cdef list made = PyList_New(count)
+    cdef Py_ssize_t i
+    for i in range(count):
+        PyList_SET_ITEM(made, i, <object> items[i])
+    return made
 
 
 cdef object _error(int errno):
@@ -291,20 +303,26 @@ cdef class CompiledPump:
         cdef object index = at
         cdef list frames
         cdef LargeFrame large
-        cdef Py_ssize_t n
-        cdef int rc, errno
+        cdef object frame
+        # The first frames of a message, gathered here: a list that grows is moved twice.
+        cdef PyObject *first[GATHERED]
+        cdef Py_ssize_t n, count
+        cdef int rc, errno, more
         self._check_open(at)
         self.dirty[at] = 1
         msg_init(&msg)
         try:
             for n in range(limit):
-                frames = []
+                count = 0
+                frames = None
                 while True:
                     rc = msg_recv(&msg, handle, ZMQ_DONTWAIT)
                     if rc < 0:
                         errno = last_errno()
                         if errno == EINTR:
                             continue  # nothing blocks here; Python runs the handler when we return
+                        if count and frames is None:
+                            _as_list(first, count)  # cut short by the end of the context: let go of it
                         if errno == EAGAIN:
                             self.dirty[at] = 0  # empty, and whatever comes now will show
                             return 0
@@ -320,21 +338,26 @@ cdef class CompiledPump:
                         if batch:
                             return 0
                         raise _error(errno)
-                    if rc < LARGE_BYTES:
-                        if PyList_GET_SIZE(frames) < REMEMBERED:
-                            frames.append(self._same_or_new(at, PyList_GET_SIZE(frames), <char *> msg_data(&msg), rc))
-                        else:
-                            frames.append(PyBytes_FromStringAndSize(<char *> msg_data(&msg), rc))
-                        if not msg_more(&msg):
-                            break
-                    else:
+                    more = msg_more(&msg)
+                    if rc >= LARGE_BYTES:
                         large = LargeFrame.__new__(LargeFrame)
-                        rc = msg_more(&msg)
                         msg_move(&large.msg, &msg)
-                        frames.append(large)
-                        if not rc:
-                            break
-                batch.append((index, frames))
+                        frame = large
+                    elif count < REMEMBERED:
+                        frame = self._same_or_new(at, count, <char *> msg_data(&msg), rc)
+                    else:
+                        frame = PyBytes_FromStringAndSize(<char *> msg_data(&msg), rc)
+                    if count < GATHERED:
+                        Py_INCREF(frame)
+                        first[count] = <PyObject *> frame
+                        count += 1
+                    else:
+                        if frames is None:
+                            frames = _as_list(first, count)
+                        frames.append(frame)
+                    if not more:
+                        break
+                batch.append((index, _as_list(first, count) if frames is None else frames))
         finally:
             msg_close(&msg)
         return 0

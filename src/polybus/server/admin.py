@@ -187,7 +187,7 @@ class AdminEar:
     def _drain(self, question: dict[str, Any], now: float) -> Any:
         self._bus.handle(events.Drain(), now)
         self._on_drain()
-        return {"state": self._bus.state.name.lower(), "requests": len(self._bus.requests)}
+        return {"state": self._bus.state.name.lower(), "requests": self._bus.request_count}
 
 
 def observation_view(record: Observed, wall: float, bodies: bool) -> dict[str, Any]:

@@ -42,6 +42,9 @@ DISCONNECT_TAGS: Final = frozenset({WORKER_TAG, DRAFT_DISCONNECT_TAG})
 
 # A worker that asks for more than this at once is refused: its credit bounds what one crash repeats.
 MAX_CREDIT: Final = 1_000_000
+# Numbers of C when compiled, for what every message passes.
+_MAX_BODY = MAX_BODY_FRAMES
+_MAX_ID = MAX_ID_BYTES
 
 
 class Request(Struct, frozen=True):
@@ -219,12 +222,15 @@ ORDER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], Command]]] = {
 }
 
 
-def split_request(frames: list[Frame], at: int) -> tuple[bytes, bytes, list[Frame]] | None:
+def split_request(
+    frames: list[Frame], at: int, known: Mapping[bytes, object]
+) -> tuple[bytes, bytes, list[Frame]] | None:
     """Service, id and body of a good REQUEST; None if it is anything else, which `read_from_client` names.
 
-    Every request passes here, so nothing is built and nothing is called that need not be.
+    Every request passes here, so nothing is built and nothing is called that need not be: a name that is
+    `known` was looked at before.
     """
-    if len(frames) < at + 5 or len(frames) > at + MAX_BODY_FRAMES:
+    if len(frames) < at + 5 or len(frames) > at + _MAX_BODY:
         return None
     command, service, request_id = frames[at + 1], frames[at + 2], frames[at + 3]
     if (
@@ -232,9 +238,8 @@ def split_request(frames: list[Frame], at: int) -> tuple[bytes, bytes, list[Fram
         and type(service) is bytes
         and type(request_id) is bytes
         and command == b"\x01"
-        and len(service) <= MAX_NAME_BYTES
-        and is_name(service)
-        and 0 < len(request_id) <= MAX_ID_BYTES
+        and (service in known or (len(service) <= MAX_NAME_BYTES and is_name(service)))
+        and 0 < len(request_id) <= _MAX_ID
     ):
         return service, request_id, frames[at + 4 :]
     return None
@@ -242,7 +247,7 @@ def split_request(frames: list[Frame], at: int) -> tuple[bytes, bytes, list[Fram
 
 def split_final(frames: list[Frame], at: int) -> tuple[bytes, list[Frame]] | None:
     """Client address and body of a good FINAL of a worker; None if it is anything else."""
-    if len(frames) < at + 6 or len(frames) > at + MAX_BODY_FRAMES:
+    if len(frames) < at + 6 or len(frames) > at + _MAX_BODY:
         return None
     command, address, request_id = frames[at + 1], frames[at + 2], frames[at + 4]
     if (
@@ -251,8 +256,8 @@ def split_final(frames: list[Frame], at: int) -> tuple[bytes, list[Frame]] | Non
         and type(request_id) is bytes
         and command == b"\x04"
         and not len(frames[at + 3])
-        and 0 < len(address) <= MAX_ID_BYTES
-        and 0 < len(request_id) <= MAX_ID_BYTES
+        and 0 < len(address) <= _MAX_ID
+        and 0 < len(request_id) <= _MAX_ID
     ):
         return address, frames[at + 5 :]
     return None
@@ -336,6 +341,24 @@ def write_final(service: bytes, request_id: bytes, body: list[Frame], tag: bytes
 
 def write_order(address: bytes, request_id: bytes, body: list[Frame], tag: bytes = WORKER_TAG) -> list[Frame]:
     return [tag, b"\x02", address, EMPTY, request_id, *(body or _ONE_EMPTY)]
+
+
+def address_final(
+    identity: bytes, lead: list[Frame], service: bytes, request_id: bytes, body: list[Frame], tag: bytes
+) -> list[Frame]:
+    """The whole message of a FINAL. What nearly all of them are is built in one go."""
+    if len(body) == 1 and not lead:
+        return [identity, tag, b"\x03", service, request_id, body[0]]
+    return [identity, *lead, *write_final(service, request_id, body, tag)]
+
+
+def address_order(
+    identity: bytes, lead: list[Frame], address: bytes, request_id: bytes, body: list[Frame], tag: bytes
+) -> list[Frame]:
+    """The whole message of an order to a worker, likewise."""
+    if len(body) == 1 and not lead:
+        return [identity, tag, b"\x02", address, EMPTY, request_id, body[0]]
+    return [identity, *lead, *write_order(address, request_id, body, tag)]
 
 
 def write_pong(tag: bytes = WORKER_TAG) -> list[Frame]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polybus.core import actions as act
-from polybus.core import events, topics
+from polybus.core import events, replies, topics
 from polybus.core.lifecycle import BusState
 from polybus.core.model import Limits
 from polybus.core.replies import KEPT_OVERHEAD_BYTES
@@ -18,7 +18,7 @@ def answered(stage: Stage, *ids: str, who: str = "c", body: bytes = b"") -> None
 
 
 def kept(stage: Stage) -> list[bytes]:
-    return [request_id for _, _, request_id, _ in stage.bus.replies]
+    return [answer.request_id for _, answer in replies.kept(stage.bus)]
 
 
 # -- answers ------------------------------------------------------------------------------------------
