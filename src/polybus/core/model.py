@@ -92,6 +92,12 @@ class JobOptions(Struct, frozen=True):
     timeout_s: float = 0.0
     # Options the bus does not know are handed to the worker as they came.
     other: tuple[str, ...] = ()
+    # The first pause before a retry; each further one is twice as long. None takes the setting.
+    backoff_s: float | None = None
+    # Jobs that follow this one, each with the result of the one before (see `envelope.JobSpec`).
+    then: tuple[bytes, ...] = ()
+    # The group that waits for this job, if it is a member of one.
+    group: bytes = b""
 
 
 PLAIN_CALL = JobOptions()

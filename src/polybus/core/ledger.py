@@ -1,0 +1,200 @@
+"""What must survive a crash: the entries of the ledger, and the lines that change it.
+
+The core notes lines while it handles events (`Tables.lines`); the server writes all lines of a turn in one
+transaction and tells the core when they are on disk (`events.Written`).  Whatever a line promises (a
+receipt, a dispatch, an answer) waits for that.  On a start the store gives back what was written, as
+`Contents`, and the core goes on from there (`restore`).
+
+Times here are wall-clock seconds, because a monotonic clock means nothing after a restart.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from polybus.core.model import JobOptions
+
+# -- entries ----------------------------------------------------------------------------------
+
+
+class Attempt(Struct, frozen=True):
+    """One try that did not succeed."""
+
+    number: int
+    at: float
+    worker: str
+    reason: str
+    detail: str = ""
+
+
+class JobEntry(Struct, frozen=True):
+    """A request that was accepted with a guarantee and has not ended."""
+
+    token: bytes
+    # Its client: the name of the link, the identity there, its own id for the request, how to answer it.
+    link: str
+    identity: bytes
+    request_id: bytes
+    voice: str
+    service: bytes
+    body: list[bytes]
+    options: JobOptions
+    accepted_at: float
+    # When it is stale; None means never.
+    expires_at: float | None = None
+    # Not before this time: a retry that waits, or a delayed job. 0 means at once.
+    due_at: float = 0.0
+    attempt: int = 0
+    # Who has it; empty if nobody.
+    worker: str = ""
+    history: tuple[Attempt, ...] = ()
+
+
+class Outcome(Struct, frozen=True):
+    """How a guaranteed request ended, kept for clients that ask again. `reason` is empty for an answer."""
+
+    token: bytes
+    link: str
+    identity: bytes
+    request_id: bytes
+    service: bytes
+    at: float
+    reason: str = ""
+    detail: str = ""
+    body: list[bytes] = []
+
+
+class DeadLetter(Struct, frozen=True):
+    """A job that was given up, whole, with the reason of every attempt in its history."""
+
+    job: JobEntry
+    at: float
+    reason: str
+    detail: str = ""
+
+
+class ScheduleEntry(Struct, frozen=True):
+    """Something to be run again and again, by interval or by cron."""
+
+    key: str
+    queue: bytes
+    message: bytes
+    options: JobOptions = JobOptions(reply_requested=False)
+    interval_s: float | None = None
+    cron: str = ""
+    # An IANA name; cron fields are read in this zone.
+    timezone: str = "UTC"
+    # None means for ever.
+    runs_left: int | None = None
+    next_at: float = 0.0
+    # What becomes of runs that were missed: "late" runs one of them late, "skip" none.
+    missed: str = "late"
+    created_at: float = 0.0
+
+
+class ScheduleRun(Struct, frozen=True):
+    """What became of one due time. `what` is "ran", "late" or "skipped"; `missed` counts the due times
+    before this one that it stands for as well."""
+
+    key: str
+    due_at: float
+    at: float
+    what: str
+    missed: int = 0
+    token: bytes = b""
+
+
+# -- lines ------------------------------------------------------------------------------------
+
+
+class Accepted(Struct, frozen=True):
+    job: JobEntry
+
+
+class Started(Struct, frozen=True):
+    """A worker got it. Nobody waits for this line: if it is lost, the job is merely queued again."""
+
+    token: bytes
+    attempt: int
+    worker: str
+
+
+class Waiting(Struct, frozen=True):
+    """It is with nobody: an attempt ended without success, or its worker was lost."""
+
+    token: bytes
+    attempt: int
+    due_at: float
+    history: tuple[Attempt, ...]
+
+
+class Ended(Struct, frozen=True):
+    """It reached its end. `outcome` is kept if somebody may ask for it; `dead` if it was given up."""
+
+    token: bytes
+    outcome: Outcome | None = None
+    dead: DeadLetter | None = None
+
+
+class Forgotten(Struct, frozen=True):
+    """These outcomes are too old to be asked for."""
+
+    tokens: tuple[bytes, ...]
+
+
+class Buried(Struct, frozen=True):
+    """These dead letters were retried or thrown away."""
+
+    tokens: tuple[bytes, ...]
+
+
+class Scheduled(Struct, frozen=True):
+    """A schedule was set or replaced, or its next time moved."""
+
+    entry: ScheduleEntry
+
+
+class Unscheduled(Struct, frozen=True):
+    key: str
+
+
+class Ran(Struct, frozen=True):
+    """A due time has passed; the schedule's next time is in a `Scheduled` or `Unscheduled` beside it."""
+
+    run: ScheduleRun
+
+
+class Grouped(Struct, frozen=True):
+    """The state of a group of jobs: who is still missing and what the others returned. Replaces the last."""
+
+    key: bytes
+    state: bytes
+
+
+class Ungrouped(Struct, frozen=True):
+    key: bytes
+
+
+Line = (
+    Accepted
+    | Started
+    | Waiting
+    | Ended
+    | Forgotten
+    | Buried
+    | Scheduled
+    | Unscheduled
+    | Ran
+    | Grouped
+    | Ungrouped
+)
+
+
+class Contents(Struct):
+    """What a store holds when it is opened. Dead letters and runs stay there: only their number is told."""
+
+    jobs: list[JobEntry]
+    outcomes: list[Outcome]
+    schedules: list[ScheduleEntry]
+    groups: dict[bytes, bytes]
+    dead: int = 0
