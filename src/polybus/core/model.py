@@ -83,6 +83,21 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     idle_service_s: PositiveSeconds = 600.0
 
 
+class QueuePolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the operator of the broker decided for a queue, beside what its clients ask for."""
+
+    # Every job of it is on disk before it is accepted, whether its client asked for that or not.
+    guarantee: bool = False
+    # For jobs whose client names none of its own; None leaves it at that.
+    retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    timeout_s: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
+    # How many may run at once, over all workers, and start in a second; 0 is no limit.
+    concurrency: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    rate_per_s: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    # How much workers prefer this queue to their others, instead of what they said themselves.
+    weight: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+
+
 class JobOptions(Struct, frozen=True):
     """What a client asked for besides running its request."""
 
