@@ -2,7 +2,8 @@
 
 A setting `section.name` of `polybus.toml` is `POLYBUS_SECTION_NAME` in the environment.  A port setting
 takes a port number (bound on `broker.host`), a whole endpoint (`tcp://127.0.0.1:5000`, `ipc://…`), 0 for
-any free port, or -1 for none.
+any free port, or -1 for none.  Queues are named by whoever uses them, so `[queues."name"]` has no variables;
+`queues.name.option` is what a flag calls one of its settings.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
+from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec import Meta, Struct, field
 
-from polybus.core.model import Limits
+from polybus.core.model import Limits, QueuePolicy
 from polybus.errors import ConfigError
 
 OFF: Final = -1
@@ -29,6 +31,9 @@ Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
 SecondsOrNever = Annotated[float, Meta(ge=0, le=31_536_000)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Tag = Annotated[str, Meta(min_length=1, max_length=255)]
+# A policy is what the core takes; its ranges stand beside its fields.
+QueueSettings = QueuePolicy
+QueuePattern = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +101,24 @@ class DbpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = False
 
 
+class JobsSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Without a store nothing survives the broker, so guarantees are refused.
+    store: bool = True
+    # The pause before the first retry; each further one is twice as long, up to the largest.
+    backoff_s: Seconds = 1.0
+    backoff_max_s: Seconds = 300.0
+    # Pauses are this much longer or shorter by chance, so that what failed together is not tried together.
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    # In which cron expressions without a zone of their own are read.
+    timezone: str = "UTC"
+    # Due times that passed while the broker was down: one run makes up for them ("late"), or none ("skip").
+    missed: Literal["late", "skip"] = "late"
+    # Kept at most; the oldest leave first and are counted.
+    dead_letters: Count = 100_000
+    # How long the result of a guaranteed job can be asked for.
+    results_age_s: Seconds = 86_400.0
+
+
 class AdminSettings(Struct, frozen=True, forbid_unknown_fields=True):
     port: Port = 5240
 
@@ -108,9 +131,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     dbp: DbpSettings = field(default_factory=DbpSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     limits: Limits = field(default_factory=Limits)
+    jobs: JobsSettings = field(default_factory=JobsSettings)
+    # By pattern (`mail.*`); the first that matches a queue's name holds for it.
+    queues: dict[QueuePattern, QueueSettings] = field(default_factory=dict)
 
 
-SECTIONS: Final = {f.name: f.default_factory for f in msgspec.structs.fields(Settings)}
+QUEUES: Final = "queues"
+SECTIONS: Final = {f.name: f.default_factory for f in msgspec.structs.fields(Settings) if f.name != QUEUES}
+QUEUE_OPTIONS: Final = QueueSettings.__struct_fields__
 # The tags of MDP/0.1 and MDP/0.2, which share their sockets with the request-id draft.
 MAJORDOMO_TAGS: Final = frozenset({"MDPC01", "MDPW01", "MDPC02", "MDPW02"})
 # Settings that name a place to listen on.
@@ -151,6 +179,9 @@ def load(
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         name = where.rstrip("`") or "the file"
+        if name.startswith(f"{QUEUES}["):
+            # The library does not say which; whoever reads this wants to know.
+            name = _wrong_queue(tree) + name.partition("]")[2]
         raise ConfigError(
             f"{name} is wrong: {what}. It comes from a flag, the environment or {path or FILE_NAME}; "
             "'polybus settings' lists all settings."
@@ -163,7 +194,43 @@ def load(
             "majordomo.client_tag and majordomo.worker_tag must differ from each other and from "
             f"{', '.join(sorted(MAJORDOMO_TAGS))}, which are other dialects on the same sockets."
         )
+    _check_jobs(settings.jobs)
     return settings
+
+
+def _check_jobs(jobs: JobsSettings) -> None:
+    if jobs.backoff_max_s < jobs.backoff_s:
+        raise ConfigError(
+            f"jobs.backoff_max_s = {jobs.backoff_max_s:g} is less than jobs.backoff_s = {jobs.backoff_s:g}: "
+            "the largest pause cannot be smaller than the first one."
+        )
+    if not is_timezone(jobs.timezone):
+        raise ConfigError(
+            f"jobs.timezone = {jobs.timezone!r} is no time zone that this machine knows. "
+            "Give an IANA name such as UTC or Europe/Berlin."
+        )
+
+
+def is_timezone(name: str) -> bool:
+    """Whether this machine knows the zone. UTC needs no files."""
+    if name == "UTC":
+        return True
+    try:
+        ZoneInfo(name)
+    except (KeyError, OSError, ValueError):
+        # No such file, a directory, a path out of the folder, or no zone at all.
+        return False
+    return True
+
+
+def _wrong_queue(tree: dict[str, Any]) -> str:
+    """The first queue whose settings are wrong, as it stands in the file."""
+    for pattern, part in tree[QUEUES].items():
+        try:
+            msgspec.convert({pattern: part}, dict[QueuePattern, QueueSettings], strict=False)
+        except msgspec.ValidationError:
+            return f'{QUEUES}."{pattern}"'
+    return QUEUES
 
 
 def endpoint(settings: Settings, name: str) -> str | None:
@@ -221,8 +288,13 @@ def variable(name: str) -> str:
 
 
 def _put(tree: dict[str, Any], name: str, value: Any) -> None:
-    section, option = name.split(".")
+    section, _, option = name.partition(".")
     part = tree.setdefault(section, {})
+    if section == QUEUES and isinstance(part, dict):
+        # A queue's name may have dots, its options have none.
+        pattern, _, option = option.rpartition(".")
+        part = part.setdefault(pattern, {})
+        section = f'{QUEUES}."{pattern}"'
     if not isinstance(part, dict):
         raise ConfigError(f"[{section}] must be a table of settings")
     part[option] = value

@@ -13,7 +13,8 @@ from polybus.cli.main import app
 from polybus.cli.settings import names
 from support.documents import ROOT, Reader, blocks, documents, has_sessions
 
-SETTING = re.compile(rf"\b((?:{'|'.join(config.SECTIONS)})\.[a-z_]+)\b")
+# A name that is called is a method of something that happens to be called like a section.
+SETTING = re.compile(rf"\b((?:{'|'.join(config.SECTIONS)})\.[a-z_]+)\b(?!\()")
 COMMAND = re.compile(r"(?:`|^\$ )polybus ([a-z]+)", re.MULTILINE)
 # Words that look like settings and are files.
 FILES = ("py", "md", "toml", "json")

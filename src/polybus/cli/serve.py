@@ -105,15 +105,26 @@ def reloaded(old: Settings, load: Callable[[], Settings]) -> Settings:
     merged = msgspec.structs.replace(
         old,
         limits=new.limits,
+        queues=new.queues,
         broker=msgspec.structs.replace(old.broker, drain_s=new.broker.drain_s),
     )
     before, after, wanted = flatten(old), flatten(merged), flatten(new)
-    changed = [f"{name} {before[name]} → {after[name]}" for name in after if after[name] != before[name]]
-    waiting = [f"{name} {after[name]} → {wanted[name]}" for name in after if wanted[name] != after[name]]
+    changed = differences(before, after)
+    waiting = differences(after, wanted)
     log(f"reload: {'changed ' + ', '.join(changed) if changed else 'nothing to change'}")
     if waiting:
         log(f"reload: needs a restart: {', '.join(waiting)}")
     return merged
+
+
+def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    """What changed, setting by setting; queues come and go."""
+    gone = object()
+    return [
+        f"{name} {before.get(name, 'unset')} → {after.get(name, 'unset')}"
+        for name in {**before, **after}
+        if before.get(name, gone) != after.get(name, gone)
+    ]
 
 
 def log(text: str) -> None:

@@ -32,7 +32,8 @@ Set = Annotated[
         "--set",
         metavar="SECTION.NAME=VALUE",
         help="Any other setting, as often as needed; in the environment it is POLYBUS_SECTION_NAME. "
-        "'polybus settings' lists them all. A port takes a number, an endpoint, 0 (any free) or -1 (off).",
+        "'polybus settings' lists them all; those of a queue are queues.NAME.OPTION. "
+        "A port takes a number, an endpoint, 0 (any free) or -1 (off).",
     ),
 ]
 AnyPort = Annotated[
@@ -105,10 +106,26 @@ def read_assignments(texts: list[str]) -> dict[str, str]:
         name = name.strip()
         if not equals:
             raise ConfigError(f"--set takes section.name=value, not {text!r}; for example ebus.frontend=6000")
-        if name not in known:
+        if name not in known and not _is_of_a_queue(name):
             raise ConfigError(f"there is no setting {name!r}{_near(name, known)}")
         found[name] = value.strip()
     return found
+
+
+def _is_of_a_queue(name: str) -> bool:
+    """Whether this is a setting of some queue: `queues.name.option`; the name is free and may have dots."""
+    from polybus.config import QUEUE_OPTIONS, QUEUES
+
+    section, _, rest = name.partition(".")
+    queue, _, option = rest.rpartition(".")
+    if section != QUEUES:
+        return False
+    if not queue or option not in QUEUE_OPTIONS:
+        raise ConfigError(
+            f"{name!r} is no setting of a queue; write queues.NAME.OPTION with one of "
+            f"{', '.join(QUEUE_OPTIONS)}"
+        )
+    return True
 
 
 def _near(name: str, known: list[str]) -> str:

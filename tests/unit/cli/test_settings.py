@@ -21,9 +21,23 @@ def test_every_setting_can_be_assigned() -> None:
         "ebus.frontend": "ipc://a=b",
         "dbp.enabled": "false",
     }
+    assert read_assignments(["queues.mail.*.retries=3"]) == {"queues.mail.*.retries": "3"}
 
 
-@pytest.mark.parametrize("text", ["ebus", "ebus.frontend", "=1", "no.such=1", "broker=1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ebus",
+        "ebus.frontend",
+        "=1",
+        "no.such=1",
+        "broker=1",
+        "queues=1",
+        "queues.retries=1",
+        "queues.mail=1",
+        "queues.a.b=1",
+    ],
+)
 def test_what_cannot_be_assigned(text: str) -> None:
     with pytest.raises(ConfigError):
         read_assignments([text])
@@ -46,6 +60,33 @@ def test_settings_say_where_they_come_from(
     assert rows["ebus.backend"]["variable"] == "POLYBUS_EBUS_BACKEND"
     assert run(["settings"]) == 0
     assert "POLYBUS_EBUS_BACKEND" in capsys.readouterr().out
+
+
+def test_settings_of_queues_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "polybus.toml").write_text('[queues."mail.*"]\nretries = 3\n')
+    assert run(["settings", "--json", "--set", "queues.mail.*.weight=7", "--set", "queues.x.weight=8"]) == 0
+    rows = {row["setting"]: row for row in json.loads(capsys.readouterr().out)}
+    origins = {name: (row["value"], row["from"]) for name, row in rows.items()}
+    assert origins["queues.mail.*.retries"] == (3, "polybus.toml")
+    assert origins["queues.mail.*.weight"] == (7, "--set")
+    assert origins["queues.mail.*.guarantee"] == (False, "default")
+    assert origins["queues.x.weight"] == (8, "--set")
+    assert rows["queues.x.weight"]["variable"] == ""
+    assert run(["settings"]) == 0
+    assert "queues.mail.*.retries" in capsys.readouterr().out
+
+
+def test_a_reload_changes_queues(capfd: pytest.CaptureFixture[str]) -> None:
+    old = config.load(overrides={"queues.a.weight": 1, "queues.b.weight": 1}, environ={})
+    new = config.load(overrides={"queues.b.weight": 2, "queues.c.retries": 3}, environ={})
+    assert serve.reloaded(old, lambda: new) == new
+    said = capfd.readouterr().err
+    assert "queues.a.weight 1 → unset" in said
+    assert "queues.b.weight 1 → 2" in said
+    assert "queues.c.retries unset → 3" in said
 
 
 def test_a_reload_changes_limits_and_nothing_that_is_built_in(capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,9 @@ from polybus import config
 from polybus.errors import ConfigError
 from polybus.server.links import bind, make_socket
 
+# Settings that do not take any number or text.
+NARROW = {"jitter": "0.5", "timezone": "Europe/Berlin", "missed": "skip"}
+
 
 def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "polybus.toml"
@@ -49,10 +52,10 @@ def test_every_setting_has_its_variable(section: str) -> None:
     default = getattr(config.Settings(), section)
     for field in msgspec.structs.fields(default):
         value = getattr(default, field.name)
-        text = {bool: "false", int: "17", float: "17.5", str: "text"}[type(value)]
+        text = NARROW.get(field.name) or {bool: "false", int: "17", float: "17.5", str: "text"}[type(value)]
         environ = {config.variable(f"{section}.{field.name}"): text}
         found = getattr(getattr(config.load(None, environ=environ), section), field.name)
-        assert str(found).lower() == text
+        assert str(found).lower() == text.lower()
 
 
 def test_the_working_environment_is_used_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -74,6 +77,18 @@ def test_the_working_environment_is_used_by_default(monkeypatch: pytest.MonkeyPa
         ("[ebus]\nfrontend = 70000\n", "Give a number from 0 to 65535"),
         ('[dbp]\nport = "five"\n', "or an endpoint such as tcp://"),
         ("[admin]\nport = -2\n", "-1 to turn it off"),
+        ("[jobs]\nbackoff_s = 0\n", "jobs.backoff_s"),
+        ("[jobs]\nbackoff_s = 20\nbackoff_max_s = 10\n", "the largest pause cannot be smaller"),
+        ("[jobs]\njitter = 2\n", "jobs.jitter"),
+        ('[jobs]\ntimezone = "Europe"\n', "Give an IANA name such as UTC or Europe/Berlin"),
+        ('[jobs]\nmissed = "never"\n', "jobs.missed"),
+        ("[jobs]\ndead_letters = 0\n", "jobs.dead_letters"),
+        ('[queues."mail.*"]\nretries = 2\n[queues."a.b"]\nretries = -1\n', 'queues."a.b".retries'),
+        ('[queues."mail"]\nretires = 2\n', "retires"),
+        ("[queues.mail]\nconcurrency = 1.5\n", 'queues."mail".concurrency'),
+        ('[queues.""]\nretries = 2\n', "queues"),
+        ("[queues]\nmail = 5\n", 'queues."mail"'),
+        ("queues = 5\n", "queues"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -101,6 +116,42 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="UTF-8"):
         config.load(path, environ={})
+
+
+# -- queues -------------------------------------------------------------------------------------------
+
+
+def test_queues_are_a_table_of_tables_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+        [queues."mail.*"]
+        guarantee = true
+        retries = 3
+        timeout_s = 60
+        [queues.mail]
+        concurrency = 2
+        rate_per_s = 0.5
+        weight = 20
+        """,
+    )
+    assert list(config.load(path, environ={}).queues.items()) == [
+        ("mail.*", config.QueueSettings(guarantee=True, retries=3, timeout_s=60.0)),
+        ("mail", config.QueueSettings(concurrency=2, rate_per_s=0.5, weight=20)),
+    ]
+
+
+def test_a_flag_may_set_an_option_of_a_queue(tmp_path: Path) -> None:
+    path = written(tmp_path, "[queues.mail]\nretries = 1\nweight = 4\n")
+    flags = {"queues.mail.retries": "3", "queues.a.b.*.guarantee": "true"}
+    assert config.load(path, flags, {}).queues == {
+        "mail": config.QueueSettings(retries=3, weight=4),
+        "a.b.*": config.QueueSettings(guarantee=True),
+    }
+    with pytest.raises(ConfigError, match=r'queues\."mail"\.retries'):
+        config.load(path, {"queues.mail.retries": "often"}, {})
+    with pytest.raises(ConfigError, match="table of settings"):
+        config.load(written(tmp_path, "[queues]\nmail = 5\n"), {"queues.mail.retries": "3"}, {})
 
 
 # -- ports --------------------------------------------------------------------------------------------
