@@ -224,7 +224,9 @@ def test_what_the_broker_knows(commands: Commands, broker: Served) -> None:
         assert len(json.loads(commands.ok(broker, "workers", "--json"))) == 3
         assert b"mdr" in commands.ok(broker, "workers")
         assert {row["service"] for row in json.loads(commands.ok(broker, "queues", "--json"))} >= {"hello"}
-        assert b"in flight" in commands.ok(broker, "queues")
+        assert b"free slots" in commands.ok(broker, "queues")
+        assert json.loads(commands.ok(broker, "status", "--json"))["state"] == "serving"
+        assert b"serving" in commands.ok(broker, "status")
     assert json.loads(commands.ok(broker, "nodes", "--json")) == []
     admin = broker.endpoints["admin.port"]
     by_address = commands.run("services", "--admin", admin, "--json")

@@ -39,7 +39,7 @@ def test_sessions_run(document: Path, reader: Reader) -> None:
 
 @everywhere
 def test_commands_exist(document: Path) -> None:
-    known = {command.name for command in app.registered_commands}
+    known = {entry.name for entry in (*app.registered_commands, *app.registered_groups)}
     assert set(COMMAND.findall(document.read_text(encoding="utf-8"))) <= known
 
 

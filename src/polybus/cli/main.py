@@ -12,11 +12,13 @@ from typing import Annotated
 
 import typer
 
-from polybus.cli import operate, start, talk
-from polybus.cli.options import ACT, FIRST, LOOK, TALK
+from polybus.cli import jobs, operate, schedule, start, talk
+from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK, WrongUse, examples
 from polybus.errors import PolybusError
 
 INTERRUPTED = 130
+# The command line itself is wrong, and nothing was done; the shell's builtins use the same.
+MISUSED = 2
 
 app = typer.Typer(
     add_completion=False,
@@ -58,6 +60,7 @@ for panel, name, command, epilog in (
     (TALK, "send", talk.send, talk.SEND_EXAMPLES),
     (TALK, "publish", talk.publish, talk.PUBLISH_EXAMPLES),
     (TALK, "subscribe", talk.subscribe, talk.SUBSCRIBE_EXAMPLES),
+    (LOOK, "status", operate.status, operate.STATUS_EXAMPLES),
     (LOOK, "services", operate.services, operate.SERVICES_EXAMPLES),
     (LOOK, "workers", operate.workers, operate.WORKERS_EXAMPLES),
     (LOOK, "queues", operate.queues, operate.QUEUES_EXAMPLES),
@@ -69,6 +72,26 @@ for panel, name, command, epilog in (
     app.command(name, help=paragraphs(command.__doc__), epilog=epilog, rich_help_panel=panel)(command)
 
 
+for title, group, text, group_epilog in (
+    (
+        "jobs",
+        jobs.COMMANDS,
+        "Jobs: what is queued, running or waiting, what failed for good, and what to do about it.",
+        examples("polybus jobs ls", "polybus jobs dead", "polybus jobs show 5f3a9c01-17"),
+    ),
+    (
+        "schedule",
+        schedule.COMMANDS,
+        "Schedules: jobs that the broker starts again and again, by interval or by cron.",
+        examples("polybus schedule add cleanup '' --every 10m", "polybus schedule ls"),
+    ),
+):
+    commands = typer.Typer(help=text, epilog=group_epilog, rich_markup_mode="rich")
+    for verb, action, verb_epilog in group:
+        commands.command(verb, help=paragraphs(action.__doc__), epilog=verb_epilog)(action)
+    app.add_typer(commands, name=title, rich_help_panel=WORK)
+
+
 def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
@@ -76,8 +99,10 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit status."""
     try:
-        status = app(arguments or ["--help"], prog_name="polybus", standalone_mode=False)
+        status = app(_completed(arguments), prog_name="polybus", standalone_mode=False)
         sys.stdout.flush()
+    except WrongUse as error:
+        return _fail(str(error), MISUSED)
     except PolybusError as error:
         return _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
@@ -95,13 +120,25 @@ def run(arguments: list[str]) -> int:
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", "polybus")
-        return _fail(f"{error.format_message().rstrip('.')}; '{command} --help' shows how it is used")
+        return _fail(
+            f"{error.format_message().rstrip('.')}; '{command} --help' shows how it is used", MISUSED
+        )
     return status if isinstance(status, int) else 0
 
 
-def _fail(text: str) -> int:
+def _completed(arguments: list[str]) -> list[str]:
+    """Nothing at all, or a group of commands alone, asks what there is."""
+    groups = [group.name for group in app.registered_groups]
+    return (
+        [*arguments, "--help"]
+        if not arguments or (len(arguments) == 1 and arguments[0] in groups)
+        else arguments
+    )
+
+
+def _fail(text: str, status: int = 1) -> int:
     print(f"polybus: {text}" if text.endswith((".", "?")) else f"polybus: {text}.", file=sys.stderr)
-    return 1
+    return status
 
 
 if __name__ == "__main__":

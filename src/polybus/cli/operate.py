@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from polybus.cli.options import Admin, DataDir, Json, examples
+from polybus.cli.rows import NOTHING, Cell, Row, ask, field, show, span
 
-Row = dict[str, Any]
-
-
-def _ask(admin: str | None, data_dir: Any, do: str, **question: Any) -> Any:
-    from polybus.cli.find import admin_endpoint
-    from polybus.client.admin import AdminClient
-
-    with AdminClient(admin_endpoint(admin, data_dir)) as client:
-        return client.ask(do, **question)
+STATUS_EXAMPLES = examples("polybus status", "polybus status --json")
 
 
-def _show(rows: list[Row], as_json: bool, columns: dict[str, Callable[[Row], object]], nothing: str) -> None:
-    from polybus.cli.output import print_json, print_table, say
+def status(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) -> None:
+    """Show how the broker is: its state, its store, what it holds, and what happened since it started."""
+    from polybus.cli.output import print_json, print_table
+    from polybus.cli.output import span as write
 
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(list(columns), ([cell(row) for cell in columns.values()] for row in rows))
-    else:
-        say(nothing)
-
-
-def _field(name: str) -> Callable[[Row], object]:
-    return lambda row: row[name]
-
-
-def _span(name: str) -> Callable[[Row], object]:
-    from polybus.cli.output import span
-
-    return lambda row: span(row[name])
+    answer: Row = ask(admin, data_dir, "status")
+    if json_:
+        print_json(answer)
+        return
+    lines: list[tuple[str, object]] = [
+        (words.replace("_", " "), write(value) if words == "up_s" else value)
+        for words, value in answer.items()
+        if not isinstance(value, dict | list)
+    ]
+    lines += [(name, endpoint) for name, endpoint in answer["endpoints"].items()]
+    print_table(("", ""), lines)
 
 
 SERVICES_EXAMPLES = examples("polybus services", "polybus services --json")
@@ -46,20 +35,20 @@ SERVICES_EXAMPLES = examples("polybus services", "polybus services --json")
 
 def services(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) -> None:
     """List the services that are offered or asked for, with their workers and what waits for them."""
-    columns: dict[str, Callable[[Row], object]] = {
-        "service": _field("service"),
-        ">workers": _field("workers"),
+    columns: dict[str, Cell] = {
+        "service": field("service"),
+        ">workers": field("workers"),
         "dialects": lambda row: ", ".join(row["dialects"]),
-        ">free slots": _field("free_slots"),
-        ">queued": _field("queued"),
-        ">oldest": _span("oldest_queued_s"),
-        ">in flight": _field("in_flight"),
-        ">accepted": _field("accepted"),
-        ">answered": _field("answered"),
-        ">failed": _field("failed"),
+        ">free slots": field("free_slots"),
+        ">queued": field("queued"),
+        ">oldest": span("oldest_queued_s"),
+        ">in flight": field("in_flight"),
+        ">accepted": field("accepted"),
+        ">answered": field("answered"),
+        ">failed": field("failed"),
     }
     nothing = "No services yet: nobody offers or asks for one. 'polybus demo --stay' starts some."
-    _show(_ask(admin, data_dir, "services"), json_, columns, nothing)
+    show(ask(admin, data_dir, "services"), json_, columns, nothing)
 
 
 WORKERS_EXAMPLES = examples("polybus workers", "polybus workers --data-dir var")
@@ -67,18 +56,18 @@ WORKERS_EXAMPLES = examples("polybus workers", "polybus workers --data-dir var")
 
 def workers(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) -> None:
     """List the workers: dialect, services, what they hold, and when they were last heard of."""
-    columns: dict[str, Callable[[Row], object]] = {
-        "worker": _field("worker"),
-        "dialect": _field("dialect"),
+    columns: dict[str, Cell] = {
+        "worker": field("worker"),
+        "dialect": field("dialect"),
         "services": lambda row: ", ".join(row["services"]) or row["role"],
-        "state": _field("state"),
-        ">free slots": _field("free_slots"),
-        ">in flight": _field("in_flight"),
-        ">done": _field("done"),
-        ">up": _span("up_s"),
-        ">silent": _span("silent_s"),
+        "state": field("state"),
+        ">free slots": field("free_slots"),
+        ">in flight": field("in_flight"),
+        ">done": field("done"),
+        ">up": span("up_s"),
+        ">silent": span("silent_s"),
     }
-    _show(_ask(admin, data_dir, "workers"), json_, columns, "No workers are connected.")
+    show(ask(admin, data_dir, "workers"), json_, columns, "No workers are connected.")
 
 
 QUEUES_EXAMPLES = examples("polybus queues", "polybus queues --requests")
@@ -92,34 +81,61 @@ def queues(
     data_dir: DataDir = None,
     json_: Json = False,
 ) -> None:
-    """Show what waits for a worker or for its answer, per service or request by request."""
+    """Show what waits for a worker, runs, or waits for its next attempt, queue by queue.
+
+    'done/s' is counted over the last seconds; 'limits' are those of [queues."name"] in the settings.
+    """
     if requests:
-        columns: dict[str, Callable[[Row], object]] = {
-            "token": _field("token"),
-            "request id": _field("request_id"),
-            "service": _field("service"),
-            "client": _field("client"),
-            "dialect": _field("dialect"),
-            "state": _field("state"),
-            "worker": lambda row: row["worker"] or "–",
-            ">attempt": _field("attempt"),
-            ">age": _span("age_s"),
-            ">expires in": _span("expires_in_s"),
-            ">bytes": _field("bytes"),
+        columns: dict[str, Cell] = {
+            "token": field("token"),
+            "request id": field("request_id"),
+            "service": field("service"),
+            "client": field("client"),
+            "dialect": field("dialect"),
+            "state": field("state"),
+            "worker": lambda row: row["worker"] or NOTHING,
+            ">attempt": field("attempt"),
+            ">age": span("age_s"),
+            ">expires in": span("expires_in_s"),
+            ">bytes": field("bytes"),
         }
-        _show(_ask(admin, data_dir, "requests"), json_, columns, "Every request is answered.")
+        show(ask(admin, data_dir, "requests"), json_, columns, "Every request is answered.")
         return
-    names = ("service", "queued", "oldest_queued_s", "in_flight", "workers", "free_slots")
-    rows = [{name: row[name] for name in names} for row in _ask(admin, data_dir, "services")]
+    names = (
+        "service",
+        "depth",
+        "oldest_s",
+        "rate_per_s",
+        "running",
+        "waiting",
+        "limits",
+        "workers",
+        "free_slots",
+    )
+    rows = [{name: row[name] for name in names} for row in ask(admin, data_dir, "services")]
     columns = {
-        "service": _field("service"),
-        ">queued": _field("queued"),
-        ">oldest": _span("oldest_queued_s"),
-        ">in flight": _field("in_flight"),
-        ">workers": _field("workers"),
-        ">free slots": _field("free_slots"),
+        "queue": field("service"),
+        ">depth": field("depth"),
+        ">oldest": span("oldest_s"),
+        ">done/s": field("rate_per_s"),
+        ">running": field("running"),
+        ">waiting": field("waiting"),
+        "limits": limits,
+        ">workers": field("workers"),
+        ">free slots": field("free_slots"),
     }
-    _show(rows, json_, columns, "No queues: nobody offers or asks for a service yet.")
+    show(rows, json_, columns, "No queues: nobody offers or asks for a service yet.")
+
+
+def limits(row: Row) -> str:
+    """What the settings of the queue allow, in words."""
+    found = row["limits"]
+    words = []
+    if found["concurrency"]:
+        words.append(f"{found['concurrency']} at once")
+    if found["rate_per_s"]:
+        words.append(f"{found['rate_per_s']:g}/s")
+    return ", ".join(words) or NOTHING
 
 
 NODES_EXAMPLES = examples("polybus nodes", "polybus nodes --json")
@@ -127,15 +143,15 @@ NODES_EXAMPLES = examples("polybus nodes", "polybus nodes --json")
 
 def nodes(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) -> None:
     """List the nodes that registered in the catalog (DBP), and whether they still beat."""
-    columns: dict[str, Callable[[Row], object]] = {
-        "node": _field("node"),
-        "state": _field("state"),
-        ">beats every": _span("heartbeat_s"),
-        ">up": _span("up_s"),
-        ">silent": _span("silent_s"),
-        ">missed": _field("missed_beats"),
+    columns: dict[str, Cell] = {
+        "node": field("node"),
+        "state": field("state"),
+        ">beats every": span("heartbeat_s"),
+        ">up": span("up_s"),
+        ">silent": span("silent_s"),
+        ">missed": field("missed_beats"),
     }
-    _show(_ask(admin, data_dir, "nodes"), json_, columns, "No nodes are registered.")
+    show(ask(admin, data_dir, "nodes"), json_, columns, "No nodes are registered.")
 
 
 TAP_EXAMPLES = examples(
@@ -175,7 +191,7 @@ def cancel(
     """Cancel an unanswered request; its client is told. 'polybus queues --requests' lists them."""
     from polybus.cli.output import print_json
 
-    answer = _ask(admin, data_dir, "cancel", request=request)
+    answer = ask(admin, data_dir, "cancel", request=request)
     if json_:
         print_json(answer)
     else:
@@ -189,7 +205,7 @@ def drain(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) ->
     """Let the broker finish what is unanswered and stop. It takes no new requests from now on."""
     from polybus.cli.output import print_json
 
-    answer = _ask(admin, data_dir, "drain")
+    answer = ask(admin, data_dir, "drain")
     if json_:
         print_json(answer)
     elif answer["requests"]:

@@ -11,10 +11,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from polybus.errors import PolybusError
+
 FIRST: Final = "Start here"
 TALK: Final = "Talk to services and topics"
+WORK: Final = "Jobs and schedules"
 LOOK: Final = "Look into a running broker"
 ACT: Final = "Act on a running broker"
+
+
+class WrongUse(PolybusError):
+    """Options or arguments that do not fit together; the exit status says so, as for a misspelt option."""
 
 
 class Dialect(StrEnum):

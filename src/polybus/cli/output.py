@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -60,6 +61,13 @@ def span(seconds: float | None) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.0f} h"
+
+
+def moment(at: float | None) -> str:
+    """A time of the wall clock, as it is here."""
+    if not at:
+        return "–"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polybus.cli.options import Admin, DataDir, Json, examples
-from polybus.errors import ConfigError
+from polybus.cli.options import Admin, DataDir, Json, WrongUse, examples
 
 
 class Pump(StrEnum):
@@ -105,9 +104,9 @@ def read_assignments(texts: list[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals:
-            raise ConfigError(f"--set takes section.name=value, not {text!r}; for example ebus.frontend=6000")
+            raise WrongUse(f"--set takes section.name=value, not {text!r}; for example ebus.frontend=6000")
         if name not in known and not _is_of_a_queue(name):
-            raise ConfigError(f"there is no setting {name!r}{_near(name, known)}")
+            raise WrongUse(f"there is no setting {name!r}{_near(name, known)}")
         found[name] = value.strip()
     return found
 
@@ -121,7 +120,7 @@ def _is_of_a_queue(name: str) -> bool:
     if section != QUEUES:
         return False
     if not queue or option not in QUEUE_OPTIONS:
-        raise ConfigError(
+        raise WrongUse(
             f"{name!r} is no setting of a queue; write queues.NAME.OPTION with one of "
             f"{', '.join(QUEUE_OPTIONS)}"
         )

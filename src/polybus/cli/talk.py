@@ -14,10 +14,11 @@ from polybus.cli.options import (
     Json,
     Timeout,
     TopicDialect,
+    WrongUse,
     dialect_option,
     examples,
 )
-from polybus.errors import LocalProtocolError, RequestFailed, RequestTimeout
+from polybus.errors import RequestFailed, RequestTimeout
 
 # How long libzmq may take to hand over what was sent.
 LINGER_S = 2.0
@@ -121,7 +122,7 @@ def send(
 
     options = Options(guarantee, retries, time_limit)
     if dialect is not Dialect.emqp and options != Options():
-        raise LocalProtocolError(
+        raise WrongUse(
             f"{dialect.value} has no words for --guarantee, --retries and --time-limit; use --dialect emqp"
         )
     content = _read(body)

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from polybus.core.bus import Bus
-from polybus.core.model import Address, Node, Request, Service, Worker
+from polybus.core.model import Address, Node, QueuePolicy, Request, Service, Worker
 
 NameOf = Callable[[Any], str]
+# A rate is counted over at least this long and at most twice as long.
+RATE_SPAN_S: Final = 5.0
+NO_POLICY: Final = QueuePolicy()
 
 
 def peer_name(address: Address) -> str:
@@ -24,22 +27,65 @@ def peer_name(address: Address) -> str:
     return text if text.isprintable() and text else identity.hex()
 
 
-def service_view(service: Service, now: float, name_of: NameOf) -> dict[str, Any]:
+class Rates:
+    """How many requests of each service end in a second, from two counts that are a while apart.
+
+    Counting all services every few seconds costs less than a clock on the path of every request.
+    """
+
+    def __init__(self) -> None:
+        self._old: dict[bytes, int] = {}
+        self._new: dict[bytes, int] = {}
+        self._old_at = self._new_at = 0.0
+
+    def sample(self, services: Mapping[bytes, Service], now: float) -> None:
+        """Count, unless that was done a moment ago. To be called about every second."""
+        if now - self._new_at < RATE_SPAN_S and self._new_at:
+            return
+        self._old, self._old_at = self._new, self._new_at
+        self._new = {name: _ended(service) for name, service in services.items()}
+        self._new_at = now
+        if not self._old_at:
+            self._old, self._old_at = self._new, now
+
+    def of(self, service: Service, now: float) -> float:
+        if now <= self._old_at:
+            return 0.0
+        # A service that is younger than the count has done all it did since then.
+        return round((_ended(service) - self._old.get(service.name, 0)) / (now - self._old_at), 2)
+
+
+def _ended(service: Service) -> int:
+    return service.answered + service.failed
+
+
+def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: float = 0.0) -> dict[str, Any]:
     workers = service.roster.members
     oldest = service.queue.oldest_at()
+    policy: QueuePolicy = getattr(service, "policy", None) or NO_POLICY
+    running = sum(
+        1 for worker in workers for request in worker.inflight.values() if request.service is service
+    )
+    oldest_s = round(now - oldest, 3) if oldest is not None else None
     return {
         "service": service.name.decode(errors="replace"),
         "workers": len(workers),
         "dialects": sorted({name_of(worker.voice) for worker in workers}),
         "free_slots": sum(max(worker.free, 0) for worker in workers),
         "queued": service.queue.length,
-        "oldest_queued_s": round(now - oldest, 3) if oldest is not None else None,
-        "in_flight": sum(
-            1 for worker in workers for request in worker.inflight.values() if request.service is service
-        ),
+        "oldest_queued_s": oldest_s,
+        "in_flight": running,
         "accepted": service.accepted,
         "answered": service.answered,
         "failed": service.failed,
+        # The same as a queue of jobs: what waits for a worker, for its next attempt, and what may run.
+        "depth": service.queue.length,
+        "oldest_s": oldest_s,
+        "rate_per_s": rate_per_s,
+        "running": running,
+        "waiting": getattr(service, "waiting", 0),
+        "limits": {"concurrency": policy.concurrency, "rate_per_s": policy.rate_per_s},
+        "guarantee": policy.guarantee,
     }
 
 
@@ -88,8 +134,11 @@ def node_view(node: Node, now: float) -> dict[str, Any]:
     }
 
 
-def services(bus: Bus, now: float, name_of: NameOf) -> list[dict[str, Any]]:
-    return [service_view(bus.services[name], now, name_of) for name in sorted(bus.services)]
+def services(bus: Bus, now: float, name_of: NameOf, rates: Rates | None = None) -> list[dict[str, Any]]:
+    found = (bus.services[name] for name in sorted(bus.services))
+    return [
+        service_view(service, now, name_of, rates.of(service, now) if rates else 0.0) for service in found
+    ]
 
 
 def workers(bus: Bus, now: float, name_of: NameOf) -> list[dict[str, Any]]:

@@ -78,13 +78,14 @@ class AdminEar:
         self._facts = facts
         self._outbox = outbox
         self._taps: dict[tuple[Address, bytes], Tap] = {}
+        self._rates = views.Rates()
         outbox.handlers[Observed] = self._observed
         outbox.handlers[TapRecord] = lambda record: outbox.put(record.tap.peer[0], record.frames, record)
         outbox.refusals[TapRecord] = self._missed
         self._commands: dict[str, Callable[[dict[str, Any], float], Any]] = {
             "ping": lambda question, now: {"pong": True},
             "status": lambda question, now: {**views.totals(bus), **self._facts()},
-            "services": lambda question, now: views.services(bus, now, _dialect),
+            "services": lambda question, now: views.services(bus, now, _dialect, self._rates),
             "workers": lambda question, now: views.workers(bus, now, _dialect),
             "nodes": lambda question, now: views.nodes(bus, now),
             "requests": lambda question, now: views.requests(bus, now, _dialect, MAX_LISTED),
@@ -124,7 +125,8 @@ class AdminEar:
         self._outbox.put(link, [peer[1], EMPTY, TAG, number, msgspec.json.encode(answer)], None)
 
     def expire(self, now: float) -> None:
-        """Let go of listeners that no longer ask."""
+        """Let go of listeners that no longer ask, and count what was done. Called about every second."""
+        self._rates.sample(self._bus.services, now)
         for key in [key for key, tap in self._taps.items() if tap.until < now]:
             del self._taps[key]
         self._bus.watched = bool(self._taps)

@@ -10,10 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 from polybus.cli import main
-from polybus.cli.options import ACT, FIRST, LOOK, TALK
+from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK
 from polybus.errors import ConfigError, PolybusError
 
 COMMANDS = [info.name or "" for info in main.app.registered_commands]
+GROUPS = {group.name: group.typer_instance for group in main.app.registered_groups}
+# A command of a group is two words.
+ALL_COMMANDS = [
+    *COMMANDS,
+    *(f"{name} {info.name}" for name, group in GROUPS.items() if group for info in group.registered_commands),
+]
 
 
 @pytest.fixture
@@ -26,14 +32,14 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 def test_help_groups_the_commands(runner: CliRunner) -> None:
     result = runner.invoke(main.app, ["--help"])
     assert result.exit_code == 0
-    places = [result.output.index(panel) for panel in (FIRST, TALK, LOOK, ACT)]
+    places = [result.output.index(panel) for panel in (FIRST, TALK, LOOK, ACT, WORK)]
     assert places == sorted(places)
-    assert all(name in result.output for name in COMMANDS)
+    assert all(name in result.output for name in (*COMMANDS, *GROUPS))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ALL_COMMANDS)
 def test_every_command_teaches_with_an_example_and_has_json(runner: CliRunner, name: str) -> None:
-    result = runner.invoke(main.app, [name, "--help"])
+    result = runner.invoke(main.app, [*name.split(), "--help"])
     assert result.exit_code == 0
     assert "--json" in result.output
     assert "Example" in result.output
@@ -58,30 +64,52 @@ def test_without_arguments_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Start here" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_alone_helps(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([group]) == 0
+    assert f"polybus {group} ls" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "status", "words"),
     [
-        (["nonsense"], "No such command"),
-        (["call"], "'polybus call --help'"),
-        (["call", "x", "--dialect", "latin"], "latin"),
-        (["call", "x", "--timeout", "0"], "--timeout"),
-        (["publish", "x", "--dialect", "mdr"], "mdr"),
-        (["tap", "--count", "-1"], "--count"),
-        (["serve", "--set", "ebus.frontend"], "section.name=value"),
-        (["serve", "--set", "ebus.fronted=1"], "did you mean 'ebus.frontend'?"),
-        (["serve", "--set", "broker.drain_s=long"], "drain_s"),
-        (["serve", "--pump", "magic"], "compiled"),
-        (["serve", "--config", "no/such.toml"], "no/such.toml"),
-        (["send", "x", "--dialect", "dbp", "--guarantee"], "--dialect emqp"),
-        (["call", "x", "--address", "a b"], "host:port"),
-        (["services", "--admin", "70000"], "65535"),
-        (["services", "--data-dir", "no/such"], "polybus serve --data-dir no/such"),
+        (["nonsense"], 2, "No such command"),
+        (["jobs", "nonsense"], 2, "'polybus jobs --help'"),
+        (["call"], 2, "'polybus call --help'"),
+        (["call", "x", "--dialect", "latin"], 2, "latin"),
+        (["call", "x", "--timeout", "0"], 2, "--timeout"),
+        (["publish", "x", "--dialect", "mdr"], 2, "mdr"),
+        (["tap", "--count", "-1"], 2, "--count"),
+        (["serve", "--set", "ebus.frontend"], 2, "section.name=value"),
+        (["serve", "--set", "ebus.fronted=1"], 2, "did you mean 'ebus.frontend'?"),
+        (["serve", "--set", "queues.mail.retires=1"], 2, "queues.NAME.OPTION"),
+        (["serve", "--set", "broker.drain_s=long"], 1, "drain_s"),
+        (["serve", "--pump", "magic"], 2, "compiled"),
+        (["serve", "--config", "no/such.toml"], 1, "no/such.toml"),
+        (["send", "x", "--dialect", "dbp", "--guarantee"], 2, "--dialect emqp"),
+        (["call", "x", "--address", "a b"], 1, "host:port"),
+        (["services", "--admin", "70000"], 1, "65535"),
+        (["services", "--data-dir", "no/such"], 1, "polybus serve --data-dir no/such"),
+        (["jobs", "ls", "--state", "asleep"], 2, "queued"),
+        (["jobs", "ls", "--limit", "0"], 2, "--limit"),
+        (["jobs", "retry"], 2, "which jobs?"),
+        (["jobs", "retry", "a", "--all"], 2, "not both"),
+        (["jobs", "retry", "a", "--queue", "q"], 2, "--queue goes with --all"),
+        (["jobs", "dead", "a"], 2, "polybus jobs show"),
+        (["jobs", "dead", "--drop"], 2, "which jobs?"),
+        (["schedule", "add", "q", "m"], 2, "either --every 60s or --cron"),
+        (["schedule", "add", "q", "m", "--every", "1s", "--cron", "* * * * *"], 2, "either"),
+        (["schedule", "add", "q", "m", "--every", "often"], 2, "no time span"),
+        (["schedule", "add", "q", "m", "--every", "0s"], 2, "more than 0"),
+        (["schedule", "add", "q", "m", "--every", "1s", "--tz", "UTC"], 2, "--tz goes with --cron"),
+        (["schedule", "add", "q", "m", "--cron", "* * * * *", "--now"], 2, "--now goes with --every"),
+        (["schedule", "add", "q", "m", "--every", "1s", "--missed", "twice"], 2, "late"),
     ],
 )
 def test_mistakes_are_one_sentence_with_the_next_step(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.run(arguments) == 1
+    assert main.run(arguments) == status
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("polybus: ")

@@ -10,6 +10,7 @@ import pytest
 from polybus import config
 from polybus.cli import serve
 from polybus.cli.main import run
+from polybus.cli.options import WrongUse
 from polybus.cli.settings import flatten, names
 from polybus.cli.start import read_assignments
 from polybus.errors import ConfigError
@@ -39,7 +40,7 @@ def test_every_setting_can_be_assigned() -> None:
     ],
 )
 def test_what_cannot_be_assigned(text: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(WrongUse):
         read_assignments([text])
 
 
