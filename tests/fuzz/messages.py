@@ -106,6 +106,7 @@ def ebus(rng: random.Random) -> Frames:
 def emqp(rng: random.Random) -> Frames:
     queues = json.dumps([[rng.randrange(100), name(rng).decode()] for _ in range(rng.randrange(3))]).encode()
     headers = rng.choice((b"", b"reply-requested", b"reply-requested,guarantee", b"retry-count:3,timeout:5"))
+    holding = json.dumps({"polybus": 1, "holding": [f"t{rng.randrange(9)}"]}).encode()
     schedule = b'["run", {"callable": "f", "path": "m", "args": [], "kwargs": {}, "class_args": []}]'
     return lead(
         rng,
@@ -121,8 +122,12 @@ def emqp(rng: random.Random) -> Frames:
                     [b"UNSCHEDULE", ident(rng), name(rng), headers, b"10", schedule, b""],
                     [b"INFORM", ident(rng), queues, b"worker"],
                     [b"INFORM", ident(rng), b"", b"scheduler"],
+                    [b"INFORM", ident(rng), queues, b"worker", holding],
                     [b"READY", ident(rng)],
                     [b"REPLY", ident(rng), body(rng), ident(rng)],
+                    [b"PROGRESS", ident(rng), ident(rng), body(rng)],
+                    [b"RETURN", ident(rng), ident(rng)],
+                    [b"LEAVE", ident(rng)],
                     [b"HEARTBEAT", ident(rng), b"1700000000.5"],
                     [b"ACK", ident(rng), ident(rng)],
                     [b"DISCONNECT", ident(rng)],

@@ -27,17 +27,22 @@ headers = st.builds(
     guarantee=st.booleans(),
     nohaste=st.booleans(),
     run_count=st.none() | st.integers(0, MAX_NUMBER),
+    attempt=st.integers(0, MAX_NUMBER),
     other=st.lists(others, max_size=4).map(tuple),
 )
 common = st.one_of(
-    st.builds(emqp.Ack, ids, ids),
+    st.builds(emqp.Ack, ids, ids, st.booleans()),
     st.builds(emqp.Heartbeat, ids, st.floats(allow_nan=False, allow_infinity=False)),
     st.builds(emqp.Disconnect, ids),
     st.builds(emqp.Goodbye, ids),
 )
 queues = st.lists(st.builds(emqp.Queue, st.integers(0, MAX_WEIGHT), names), max_size=4).map(tuple)
-informs = st.builds(emqp.Inform, ids, st.just("worker"), queues) | st.builds(
-    emqp.Inform, ids, st.just("scheduler")
+# JSON carries text: the ids of a polybus broker are plain ASCII.
+tokens = st.from_regex(r"\A[!-~]{1,40}\Z").map(str.encode)
+informs = st.one_of(
+    st.builds(emqp.Inform, ids, st.just("worker"), queues),
+    st.builds(emqp.Inform, ids, st.just("worker"), queues, st.lists(tokens, max_size=4).map(tuple)),
+    st.builds(emqp.Inform, ids, st.just("scheduler")),
 )
 # Not JSON, so that a message in the document's form tells no times.
 messages = st.binary(max_size=64).map(lambda data: b"#" + data)
@@ -55,7 +60,15 @@ from_clients = st.one_of(
     informs,
     common,
 )
-from_workers = st.one_of(replies, st.builds(emqp.Ready, ids), informs, common)
+from_workers = st.one_of(
+    replies,
+    st.builds(emqp.Ready, ids),
+    st.builds(emqp.Progress, ids, ids, bodies),
+    st.builds(emqp.Leave, ids),
+    st.builds(emqp.Return, ids, ids),
+    informs,
+    common,
+)
 from_admins = st.one_of(
     *(st.builds(kind, ids) for kind in (emqp.Hello, emqp.Status, emqp.ShowWorkers, emqp.ShowSchedulers)),
     st.builds(emqp.Disconnect, ids),
@@ -100,8 +113,8 @@ def test_admin_to_broker(message: emqp.AdminMessage) -> None:
 @given(common, words)
 def test_broker_to_all(message: emqp.Common, word: bytes) -> None:
     match message:
-        case emqp.Ack(msg_id, acked_id):
-            frames = emqp.write_ack(msg_id, acked_id)
+        case emqp.Ack(msg_id, acked_id, extended):
+            frames = emqp.write_ack(msg_id, acked_id, extended)
         case emqp.Heartbeat(msg_id, unix_ts):
             frames = emqp.write_heartbeat(msg_id, unix_ts)
         case emqp.Disconnect(msg_id):
@@ -128,6 +141,11 @@ def test_broker_to_worker(msg_id: bytes, queue: bytes, wanted: emqp.Headers, bod
     assert emqp.read_as_worker(frames) == emqp.Request(msg_id, queue, wanted, body)
 
 
+@given(ids, ids)
+def test_broker_to_polybus_worker(msg_id: bytes, token: bytes) -> None:
+    assert emqp.read_as_worker(emqp.write_cancel(msg_id, token)) == emqp.Cancel(msg_id, token)
+
+
 @given(names, bodies)
 def test_publication(topic: bytes, body: list[Any]) -> None:
     assert emqp.read_publication(emqp.write_publication(topic, body)) == emqp.Publication(topic, body)
@@ -149,6 +167,13 @@ def test_any_headers(text: bytes) -> None:
 @given(st.text("[]{},:'\"0123 -a\\ud8", max_size=60).map(str.encode) | st.binary(max_size=60))
 def test_any_queues(text: bytes) -> None:
     never_crashes(emqp.read_from_worker, [emqp.TAG, b"INFORM", b"m1", text, b"worker"], 0)
+
+
+@given(st.text('[]{},:"0123polybushdng \\\\ud8', max_size=60).map(str.encode) | st.binary(max_size=60))
+def test_any_extension(text: bytes) -> None:
+    inform = [emqp.TAG, b"INFORM", b"m1", b"", b"worker", text]
+    never_crashes(emqp.read_from_worker, inform, 0)
+    never_crashes(emqp.read_as_worker, [emqp.TAG, b"ACK", b"m1", b"m2", text], 0)
 
 
 JSON = st.recursive(
@@ -184,9 +209,15 @@ PIECES = [
     *(b"[40, 'email'], [10, 'x']", b"-1", b"10", b"1510000000.5", b"* * * * *"),
     b'["run", {"args": [], "kwargs": {}, "class_args": [], "class_kwargs": {}, "path": "", "callable": ""}]',
     b'{"interval_secs": 5, "cron": "@daily"}',
+    *(b'{"polybus": 1}', b'{"polybus": 1, "holding": ["a", "b"]}', b'{"polybus": 0}', b'{"holding": [1]}'),
     *sorted(
         word
-        for word in {*emqp.CLIENT_COMMANDS, *emqp.WORKER_COMMANDS, *emqp.ADMIN_COMMANDS}
+        for word in {
+            *emqp.CLIENT_COMMANDS,
+            *emqp.WORKER_COMMANDS,
+            *emqp.ADMIN_COMMANDS,
+            *emqp.ORDER_COMMANDS,
+        }
         if isinstance(word, bytes)
     ),
 ]

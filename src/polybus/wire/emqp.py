@@ -13,7 +13,8 @@ to them.
 
 A body is exactly one frame, in a list as in all dialects.  The messages are in `emqp_messages`, those with
 rules of their own in `emqp_inform` and `emqp_schedule`; this module offers all their names.  `at` is the
-index of the tag frame.
+index of the tag frame.  CANCEL, PROGRESS, LEAVE and RETURN are not in the document: they are spoken between
+polybus workers and brokers that have found each other out (see `emqp_inform`).
 """
 
 from __future__ import annotations
@@ -29,22 +30,26 @@ from polybus.wire.emqp_headers import read_headers as read_headers
 from polybus.wire.emqp_headers import write_headers as write_headers
 from polybus.wire.emqp_inform import Inform as Inform
 from polybus.wire.emqp_inform import Queue as Queue
-from polybus.wire.emqp_inform import read_inform, write_inform
+from polybus.wire.emqp_inform import read_extension, read_inform, write_extension, write_inform
 from polybus.wire.emqp_messages import Ack as Ack
 from polybus.wire.emqp_messages import AdminMessage as AdminMessage
+from polybus.wire.emqp_messages import Cancel as Cancel
 from polybus.wire.emqp_messages import ClientMessage as ClientMessage
 from polybus.wire.emqp_messages import Common as Common
 from polybus.wire.emqp_messages import Disconnect as Disconnect
 from polybus.wire.emqp_messages import Goodbye as Goodbye
 from polybus.wire.emqp_messages import Heartbeat as Heartbeat
 from polybus.wire.emqp_messages import Hello as Hello
+from polybus.wire.emqp_messages import Leave as Leave
 from polybus.wire.emqp_messages import OrderMessage as OrderMessage
+from polybus.wire.emqp_messages import Progress as Progress
 from polybus.wire.emqp_messages import Publication as Publication
 from polybus.wire.emqp_messages import Publish as Publish
 from polybus.wire.emqp_messages import Ready as Ready
 from polybus.wire.emqp_messages import Reply as Reply
 from polybus.wire.emqp_messages import ReplyMessage as ReplyMessage
 from polybus.wire.emqp_messages import Request as Request
+from polybus.wire.emqp_messages import Return as Return
 from polybus.wire.emqp_messages import SchedulerMessage as SchedulerMessage
 from polybus.wire.emqp_messages import ShowSchedulers as ShowSchedulers
 from polybus.wire.emqp_messages import ShowWorkers as ShowWorkers
@@ -134,9 +139,12 @@ def read_publication(frames: Frames, at: int = 0) -> Publication:
 
 
 def _read_ack(frames: Frames, at: int) -> Ack:
-    if len(frames) != at + 4:
-        raise _wrong_length("ACK", frames, at, "4")
-    return Ack(read_id(frames[at + 2], "message id"), read_id(frames[at + 3], "acknowledged message id"))
+    if not at + 4 <= len(frames) <= at + 5:
+        raise _wrong_length("ACK", frames, at, "4, or 5 of a polybus broker")
+    if len(frames) == at + 5:
+        read_extension(frames[at + 4])
+    acked_id = read_id(frames[at + 3], "acknowledged message id")
+    return Ack(read_id(frames[at + 2], "message id"), acked_id, len(frames) == at + 5)
 
 
 def _read_heartbeat(frames: Frames, at: int) -> Heartbeat:
@@ -163,6 +171,24 @@ def _bare(kind: Callable[[bytes], M], word: str) -> Callable[[Frames, int], M]:
     return read
 
 
+def _naming(kind: Callable[[bytes, bytes], M], word: str) -> Callable[[Frames, int], M]:
+    """The reader of a command that names one request."""
+
+    def read(frames: Frames, at: int) -> M:
+        if len(frames) != at + 4:
+            raise _wrong_length(word, frames, at, "4")
+        return kind(read_id(frames[at + 2], "message id"), read_id(frames[at + 3], "original message id"))
+
+    return read
+
+
+def _read_progress(frames: Frames, at: int) -> Progress:
+    if len(frames) != at + 5:
+        raise _wrong_length("PROGRESS", frames, at, "5")
+    msg_id, token = read_id(frames[at + 2], "message id"), read_id(frames[at + 3], "original message id")
+    return Progress(msg_id, token, [frames[at + 4]])
+
+
 def _wrong_length(what: str, frames: Frames, at: int, takes: str) -> RemoteProtocolError:
     return refuse("length", f"{what} has {len(frames) - at} frames; it takes {takes}")
 
@@ -186,6 +212,9 @@ WORKER_COMMANDS: Final[Readers[WorkerMessage]] = {
     b"REPLY": read_reply,
     b"READY": _bare(Ready, "READY"),
     b"INFORM": read_inform,
+    b"PROGRESS": _read_progress,
+    b"LEAVE": _bare(Leave, "LEAVE"),
+    b"RETURN": _naming(Return, "RETURN"),
     **_COMMON,
 }
 ADMIN_COMMANDS: Final[Readers[AdminMessage]] = {
@@ -196,7 +225,11 @@ ADMIN_COMMANDS: Final[Readers[AdminMessage]] = {
     b"DISCONNECT": _bare(Disconnect, "DISCONNECT"),
 }
 REPLY_COMMANDS: Final[Readers[ReplyMessage]] = {b"REPLY": read_reply, **_COMMON}
-ORDER_COMMANDS: Final[Readers[OrderMessage]] = {b"REQUEST": read_request, **_COMMON}
+ORDER_COMMANDS: Final[Readers[OrderMessage]] = {
+    b"REQUEST": read_request,
+    b"CANCEL": _naming(Cancel, "CANCEL"),
+    **_COMMON,
+}
 SCHEDULER_COMMANDS: Final[Readers[SchedulerMessage]] = {
     b"SCHEDULE": read_schedule,
     b"UNSCHEDULE": read_unschedule,
@@ -272,6 +305,13 @@ def write_from_worker(message: WorkerMessage, word: bytes = KBYE) -> list[Frame]
             return [TAG, b"READY", check_id(msg_id, "message id")]
         case Inform():
             return write_inform(message, TAG)
+        case Progress(msg_id, token, body):
+            check_id(msg_id, "message id")
+            return [TAG, b"PROGRESS", msg_id, check_id(token, "original message id"), _one(body)]
+        case Return(msg_id, token):
+            return [TAG, b"RETURN", check_id(msg_id, "message id"), check_id(token, "original message id")]
+        case Leave(msg_id):
+            return [TAG, b"LEAVE", check_id(msg_id, "message id")]
         case _:
             return _write_common(message, word)
 
@@ -307,8 +347,14 @@ def write_reply(msg_id: bytes, body: list[Frame]) -> list[Frame]:
     return [TAG, b"REPLY", msg_id, _one(body)]
 
 
-def write_ack(msg_id: bytes, acked_id: bytes) -> list[Frame]:
-    return [TAG, b"ACK", msg_id, acked_id]
+def write_ack(msg_id: bytes, acked_id: bytes, extended: bool = False) -> list[Frame]:
+    frames: list[Frame] = [TAG, b"ACK", msg_id, acked_id]
+    return [*frames, write_extension()] if extended else frames
+
+
+def write_cancel(msg_id: bytes, token: bytes) -> list[Frame]:
+    """For polybus workers only: nobody else knows the word."""
+    return [TAG, b"CANCEL", msg_id, token]
 
 
 def write_heartbeat(msg_id: bytes, unix_ts: float) -> list[Frame]:
@@ -331,8 +377,8 @@ def write_publication(topic: bytes, body: list[Frame]) -> list[Frame]:
 def _write_common(message: Common, word: bytes) -> list[Frame]:
     msg_id = check_id(message.msg_id, "message id")
     match message:
-        case Ack(_, acked_id):
-            return write_ack(msg_id, check_id(acked_id, "acknowledged message id"))
+        case Ack(_, acked_id, extended):
+            return write_ack(msg_id, check_id(acked_id, "acknowledged message id"), extended)
         case Heartbeat(_, unix_ts):
             return write_heartbeat(msg_id, unix_ts)
         case Disconnect():

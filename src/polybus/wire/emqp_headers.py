@@ -18,7 +18,7 @@ from msgspec import Struct
 from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.wire.frames import Frame, read_text, refuse
 
-# There are six headers in the protocol; ten times as many leaves room for a site's own.
+# There are seven headers in all; ten times as many leaves room for a site's own.
 MAX_HEADERS: Final = 64
 # A job that failed this often will not succeed by being tried again.
 MAX_RETRIES: Final = 1_000_000
@@ -29,7 +29,10 @@ _CACHED_BYTES: Final = 256
 
 
 class Headers(Struct, frozen=True):
-    """What a client asks for besides the job itself; `run_count` None means forever."""
+    """What a client asks for besides the job itself; `run_count` None means forever.
+
+    `attempt` is the broker's word to a polybus worker: how often the job was handed out, this time included.
+    """
 
     reply_requested: bool = False
     retry_count: int = 0
@@ -37,6 +40,7 @@ class Headers(Struct, frozen=True):
     guarantee: bool = False
     nohaste: bool = False
     run_count: int | None = None
+    attempt: int = 0
     other: tuple[str, ...] = ()
 
 
@@ -53,6 +57,7 @@ _NUMBERS: Final = {
     "retry-count": ("retry_count", MAX_RETRIES),
     "timeout": ("timeout_s", MAX_NUMBER),
     "run_count": ("run_count", MAX_NUMBER),
+    "attempt": ("attempt", MAX_NUMBER),
 }
 _SWITCH: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
 _OBJECT: Final = msgspec.json.Decoder(dict[str, bool | int | str | None])

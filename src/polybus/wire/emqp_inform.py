@@ -2,15 +2,21 @@
 
 The document writes the queues as `[40, 'email'], [10, 'default']`, public workers as the JSON list
 `[[40, "email"], [10, "default"]]`.  Both are read; the JSON is written.
+
+A polybus worker adds one more frame, which public brokers do not look at: `{"polybus": 1, "holding": [...]}`.
+It says that the worker understands CANCEL, and which requests of an earlier conversation it still runs.  A
+polybus broker answers with an ACK that has one more frame as well, `{"polybus": 1}`: then the worker may say
+PROGRESS, LEAVE and RETURN.  Nobody else ever sees any of it.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from polybus.errors import LocalProtocolError
 from polybus.wire.frames import (
@@ -29,6 +35,13 @@ from polybus.wire.frames import (
 MAX_QUEUES: Final = 1024
 MAX_WEIGHT: Final = 1_000_000
 
+# The version of the extension between polybus workers and brokers.
+VERSION: Final = 1
+PLAIN_EXTENSION: Final = b'{"polybus":1}'
+# A worker holds its slots and the answers that a broken connection may have cost; each takes some 20 bytes.
+MAX_HOLDING: Final = 100_000
+MAX_EXTENSION_BYTES: Final = 4 * 1024 * 1024
+
 Role = Literal["worker", "scheduler"]
 
 
@@ -45,19 +58,56 @@ class Inform(Struct, frozen=True):
     msg_id: bytes
     role: Role
     queues: tuple[Queue, ...] = ()
+    # The ids of requests that a polybus worker still runs; None for every other peer.
+    holding: tuple[bytes, ...] | None = None
+
+
+class _Extension(Struct):
+    """The last frame of a polybus worker's INFORM, and of the ACK for it. Newer versions may say more."""
+
+    polybus: Annotated[int, Meta(ge=1)]
+    holding: list[str] = []
 
 
 def read_inform(frames: Frames, at: int) -> Inform:
-    if len(frames) != at + 5:
-        raise refuse("length", f"INFORM has {len(frames) - at} frames; it takes 5")
+    if not at + 5 <= len(frames) <= at + 6:
+        raise refuse("length", f"INFORM has {len(frames) - at} frames; it takes 5, or 6 of a polybus worker")
     msg_id, role = read_id(frames[at + 2], "message id"), frames[at + 4]
     if type(role) is bytes and role == b"worker":
-        return Inform(msg_id, "worker", read_queues(frames[at + 3]))
+        holding = read_extension(frames[at + 5]) if len(frames) == at + 6 else None
+        return Inform(msg_id, "worker", read_queues(frames[at + 3]), holding)
     if type(role) is bytes and role == b"scheduler":
         # Unused there, so not looked into; but nobody sends us a novel.
         read_text(frames[at + 3], "queues")
         return Inform(msg_id, "scheduler")
     raise refuse("bad_role", "INFORM is for a worker or a scheduler")
+
+
+_EXTENSION: Final = msgspec.json.Decoder(_Extension)
+
+
+def read_extension(frame: Frame) -> tuple[bytes, ...]:
+    """What a polybus peer adds: the ids in `holding`, often none."""
+    if len(frame) > MAX_EXTENSION_BYTES:
+        raise refuse("too_long", f"the last frame is {len(frame)} bytes; allowed are {MAX_EXTENSION_BYTES}")
+    try:
+        extension = _EXTENSION.decode(bytes(frame))
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise refuse("bad_extension", 'the last frame is no {"polybus": 1, "holding": ["id", …]}') from None
+    if len(extension.holding) > MAX_HOLDING:
+        raise refuse("bad_extension", f"{len(extension.holding)} ids in holding; allowed are {MAX_HOLDING}")
+    return tuple(read_id(_encode(token), "id in holding") for token in extension.holding)
+
+
+def write_extension(holding: Sequence[bytes] = ()) -> bytes:
+    """The same frame; `holding` is left out if there is nothing in it."""
+    if not holding:
+        return PLAIN_EXTENSION
+    try:
+        tokens = [check_id(token, "id in holding").decode() for token in holding]
+    except UnicodeDecodeError:
+        raise LocalProtocolError("an id in holding is no UTF-8 text, which JSON cannot carry") from None
+    return msgspec.json.encode({"polybus": VERSION, "holding": tokens})
 
 
 _QUEUE_LIST: Final = msgspec.json.Decoder(list[tuple[int, str]])
@@ -101,7 +151,10 @@ def _encode(name: str) -> bytes:
 
 def write_inform(message: Inform, tag: bytes) -> list[Frame]:
     msg_id = check_id(message.msg_id, "message id")
-    return [tag, b"INFORM", msg_id, write_queues(message.queues), message.role.encode()]
+    frames: list[Frame] = [tag, b"INFORM", msg_id, write_queues(message.queues), message.role.encode()]
+    if message.holding is not None:
+        frames.append(write_extension(message.holding))
+    return frames
 
 
 def write_queues(queues: tuple[Queue, ...]) -> bytes:

@@ -14,10 +14,11 @@ from polybus.wire.frames import Frame
 
 
 class Ack(Struct, frozen=True):
-    """Either way: I have your message `acked_id`."""
+    """Either way: I have your message `acked_id`. `extended` answers the INFORM of a polybus worker."""
 
     msg_id: bytes
     acked_id: bytes
+    extended: bool = False
 
 
 class Heartbeat(Struct, frozen=True):
@@ -82,6 +83,34 @@ class Reply(Struct, frozen=True):
     original_id: bytes = b""
 
 
+class Cancel(Struct, frozen=True):
+    """Broker to polybus worker: nobody wants `token` any more. It is answered all the same."""
+
+    msg_id: bytes
+    token: bytes
+
+
+class Progress(Struct, frozen=True):
+    """Polybus worker to broker: how far `token` has come, before its answer."""
+
+    msg_id: bytes
+    token: bytes
+    body: list[Frame]
+
+
+class Leave(Struct, frozen=True):
+    """Polybus worker to broker: give me nothing more. What I have begun I will finish."""
+
+    msg_id: bytes
+
+
+class Return(Struct, frozen=True):
+    """Polybus worker to broker: I have not begun `token`; give it to somebody else."""
+
+    msg_id: bytes
+    token: bytes
+
+
 class Hello(Struct, frozen=True):
     """Admin to broker: the public shell's greeting, which has no answer."""
 
@@ -108,8 +137,8 @@ class ShowSchedulers(Struct, frozen=True):
 
 Common = Ack | Heartbeat | Disconnect | Goodbye
 ClientMessage = Request | Publish | Schedule | Unschedule | Inform | Common
-WorkerMessage = Reply | Ready | Inform | Common
+WorkerMessage = Reply | Ready | Inform | Progress | Leave | Return | Common
 AdminMessage = Hello | Status | ShowWorkers | ShowSchedulers | Disconnect
 ReplyMessage = Reply | Common
-OrderMessage = Request | Common
+OrderMessage = Request | Cancel | Common
 SchedulerMessage = Schedule | Unschedule | Reply | Common

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polybus.client.sessions.emqp import EmqpClient, EmqpWorker
-from polybus.client.sessions.port import Accepted, Done, Failed, Leave, Options, Restart, Work
+from polybus.client.sessions.port import Accepted, Cancelled, Done, Failed, Leave, Options, Restart, Work
 
 TAG = b"eMQP/1.0"
 Frames = list[bytes]
@@ -207,3 +207,84 @@ def test_a_worker_drops_and_counts_what_it_cannot_read() -> None:
         assert session.receive(frames, 5.0) == []
     assert session.invalid == 5
     assert session.heard_at == 0.0
+
+
+# -- workers whose work outlives the conversation -----------------------------------------------
+
+EXTENDED_ACK = emqp(b"ACK", b"b1", b"w-1", b'{"polybus":1}')
+
+
+def keeper(holding: list[bytes] | None = None, ack: list[bytes] | None = None) -> EmqpWorker:
+    """A worker that keeps its work, after the ACK."""
+    held = holding or []
+    session = EmqpWorker([(10, b"email")], 1, b"w", lambda: 1234.5, lambda: held)
+    session.hello(0.0)
+    session.receive(EXTENDED_ACK if ack is None else ack, 0.0)
+    return session
+
+
+def test_inform_names_what_is_still_run() -> None:
+    session = EmqpWorker([(10, b"email")], 1, b"w", holding=lambda: [b"t1", b"t2"])
+    ((*_, extension),) = session.hello(0.0)
+    assert extension == b'{"polybus":1,"holding":["t1","t2"]}'
+    assert EmqpWorker([(10, b"email")]).hello(0.0)[0][-1] == b"worker"
+
+
+def test_whoever_keeps_the_work_grants_the_slots() -> None:
+    session = keeper()
+    assert session.pending() == []
+    assert [frames[:3] for frames in session.grant(2)] == [emqp(b"READY")] * 2
+    assert session.granted == 2
+    session.receive(emqp(b"REQUEST", b"r1", b"email", b"", b"in"), 0.0)
+    assert session.granted == 1
+    (reply,) = session.reply(b"r1", [b"out"])
+    assert reply[2] == b"REPLY"
+
+
+def test_work_says_which_attempt_it_is_and_how_long_it_may_take() -> None:
+    session = keeper()
+    (work,) = session.receive(
+        emqp(b"REQUEST", b"r1", b"email", b"reply-requested,timeout:5,attempt:2", b"in"), 0.0
+    )
+    assert work == Work(b"r1", b"email", b"r1", [b"in"], attempt=2, timeout_s=5)
+
+
+def test_what_was_held_before_is_answered_in_the_new_conversation() -> None:
+    session = keeper([b"old"])
+    (reply,) = session.reply(b"old", [b"out"])
+    assert reply[4:] == [b"out", b"old"]
+    assert session.reply(b"old", [b"again"]) == []
+
+
+def test_a_request_of_an_earlier_conversation_is_not_taken() -> None:
+    session = EmqpWorker([(10, b"email")], 1, b"w", holding=lambda: [])
+    session.hello(0.0)
+    assert session.receive(emqp(b"REQUEST", b"r1", b"email", b"", b"in"), 0.0) == []
+    assert session.granted == 0
+
+
+def test_cancel_is_for_what_is_held() -> None:
+    session = keeper([b"old"])
+    assert session.receive(emqp(b"CANCEL", b"b2", b"old"), 1.0) == [Cancelled(b"old")]
+    assert session.receive(emqp(b"CANCEL", b"b3", b"gone"), 1.0) == []
+    assert session.invalid == 0
+    # It is answered all the same.
+    assert session.fail(b"old", "stopped")[0][2] == b"REPLY"
+
+
+def test_progress_leave_and_return_are_said_to_polybus_brokers() -> None:
+    session = keeper([b"a", b"b"])
+    (progress,) = session.part(b"a", [b"50"])
+    assert [progress[2], *progress[4:]] == [b"PROGRESS", b"a", b"50"]
+    ((*leave, _),) = session.leave()
+    assert leave == emqp(b"LEAVE")
+    (back,) = session.give_back(b"b")
+    assert [back[2], *back[4:]] == [b"RETURN", b"b"]
+    assert session.give_back(b"b") == session.part(b"b", [b"1"]) == []
+
+
+def test_and_to_nobody_else() -> None:
+    session = keeper([b"a"], emqp(b"ACK", b"b1", b"w-1"))
+    assert session.ready
+    assert session.part(b"a", [b"50"]) == session.leave() == session.give_back(b"a") == []
+    assert len(session.reply(b"a", [b"out"])) == 1

@@ -7,6 +7,11 @@ A worker says INFORM with its queues, waits for the ACK, and then sends one READ
 another after each REPLY.  Both sides beat every 3 s; 15 s of silence (3 × 5 s) end the conversation, and
 the worker begins a new one.  On leaving it says KBYE.
 
+A worker that gives `holding` is one whose work outlives the conversation: its INFORM lists what it still
+runs, and what it held before the conversation broke is its own until the broker says CANCEL.  It hands out
+its slots with `grant`, and if the broker is a polybus one (`extended`), it may tell progress, leave in good
+order and give work back.
+
 Public peers decode every frame as UTF-8 text and expect the empty first frame: ids and identities of ours are
 ASCII.  Bodies are the program's own: towards EventMQ's router they have to be text, too.
 """
@@ -21,6 +26,7 @@ from typing import Final
 from polybus.client.failures import read_failure, write_failure
 from polybus.client.sessions.port import (
     Accepted,
+    Cancelled,
     ClientEvent,
     ClientSession,
     Done,
@@ -119,7 +125,11 @@ class EmqpClient(ClientSession):
 
 
 class EmqpWorker(WorkerSession):
-    """Any number of queues with weights, `credit` slots."""
+    """Any number of queues with weights, `credit` slots.
+
+    With `holding`, a function that names the requests which are not answered yet, nothing is forgotten when a
+    conversation begins anew, and `credit` is ignored: whoever keeps the work grants the slots.
+    """
 
     dialect = "emqp"
     beat_s = BEAT_S
@@ -131,19 +141,25 @@ class EmqpWorker(WorkerSession):
         credit: int = 1,
         prefix: bytes = b"w",
         wall_clock: Callable[[], float] = time.time,
+        holding: Callable[[], Sequence[bytes]] | None = None,
     ) -> None:
         super().__init__()
-        self._queues = tuple(wire.Queue(weight, name) for weight, name in queues)
+        self.queues = tuple(wire.Queue(weight, name) for weight, name in queues)
         self._credit = credit
         self._prefix = prefix
         self._numbers = count(1)
         # HEARTBEAT carries the time of day, for people.
         self._wall_clock = wall_clock
+        self._holding = holding
         self._inform = b""
-        self._ready = False
         self._leaving = False
         self._held: set[bytes] = set()
         self._pending: list[Message] = []
+        # The broker has answered our INFORM; it is a polybus one and knows our words.
+        self.ready = False
+        self.extended = False
+        # Slots that were granted and not used yet.
+        self.granted = 0
 
     def _id(self) -> bytes:
         return b"%s-%d" % (self._prefix, next(self._numbers))
@@ -152,11 +168,13 @@ class EmqpWorker(WorkerSession):
         return [EMPTY, *wire.write_from_worker(message)]
 
     def greet(self, now: float) -> list[Message]:
-        self._held.clear()
         self._pending.clear()
-        self._ready = False
+        self.ready = self.extended = False
+        self.granted = 0
         self._inform = self._id()
-        return [self._write(wire.Inform(self._inform, "worker", self._queues))]
+        holding = None if self._holding is None else tuple(self._holding())
+        self._held = set(holding or ())
+        return [self._write(wire.Inform(self._inform, "worker", self.queues, holding))]
 
     def pending(self) -> list[Message]:
         messages, self._pending = self._pending, []
@@ -165,14 +183,24 @@ class EmqpWorker(WorkerSession):
     def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[WorkerEvent]:
         message = wire.read_as_worker(frames, at)
         match message:
-            case wire.Request(msg_id, queue, _, body):
+            case wire.Request(msg_id, queue, headers, body):
+                if self._holding is not None and not self.ready:
+                    # Meant for an earlier conversation under the same identity: the broker takes it back.
+                    return []
+                self.granted -= 1
                 self._held.add(msg_id)
-                return [Work(msg_id, queue, msg_id, body)]
-            case wire.Ack(_, acked_id):
-                if acked_id == self._inform and not self._ready:
-                    self._ready = True
-                    self._pending += [self._write(wire.Ready(self._id())) for _ in range(self._credit)]
+                return [
+                    Work(msg_id, queue, msg_id, body, attempt=headers.attempt, timeout_s=headers.timeout_s)
+                ]
+            case wire.Ack(_, acked_id, extended):
+                if acked_id == self._inform and not self.ready:
+                    self.ready = True
+                    self.extended = extended
+                    if self._holding is None:
+                        self._pending += self.grant(self._credit)
                 return []
+            case wire.Cancel(_, token):
+                return [Cancelled(token)] if token in self._held else []
             case wire.Goodbye():
                 return [Restart("the broker said goodbye")]
             case wire.Disconnect():
@@ -187,6 +215,11 @@ class EmqpWorker(WorkerSession):
             return [self._write(wire.Heartbeat(self._id(), self._wall_clock()))]
         return []
 
+    def grant(self, slots: int) -> list[Message]:
+        """So many more requests may be sent to us."""
+        self.granted += slots
+        return [self._write(wire.Ready(self._id())) for _ in range(slots)]
+
     def reply(self, token: Token, body: list[Frame]) -> list[Message]:
         if token not in self._held:
             return []
@@ -194,10 +227,31 @@ class EmqpWorker(WorkerSession):
         frames = self._write(wire.Reply(self._id(), body or [b"true"], token))
         self._held.discard(token)
         self._spoke = True
-        return [frames] if self._leaving else [frames, self._write(wire.Ready(self._id()))]
+        return [frames] if self._leaving or self._holding is not None else [frames, *self.grant(1)]
+
+    def part(self, token: Token, body: list[Frame]) -> list[Message]:
+        """Only a polybus broker knows what to do with it."""
+        if not self.extended or token not in self._held:
+            return []
+        self._spoke = True
+        return [self._write(wire.Progress(self._id(), token, body))]
 
     def fail(self, token: Token, reason: str, rejected: bool = False) -> list[Message]:
         return self.reply(token, [write_failure(reason, rejected)])
+
+    def leave(self) -> list[Message]:
+        """Take nothing more; a broker that does not know the word goes on sending until our goodbye."""
+        self._leaving = True
+        self.granted = 0
+        return [self._write(wire.Leave(self._id()))] if self.extended else []
+
+    def give_back(self, token: Token) -> list[Message]:
+        """Let somebody else have what we have not begun; where that cannot be said, it stays ours."""
+        if not self.extended or token not in self._held:
+            return []
+        self._held.discard(token)
+        self._spoke = True
+        return [self._write(wire.Return(self._id(), token))]
 
     def goodbye(self) -> list[Message]:
         return [self._write(wire.Goodbye(self._id()))]

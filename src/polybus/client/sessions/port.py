@@ -97,6 +97,10 @@ class Work(Struct, frozen=True, gc=False):
     request_id: bytes
     body: list[Frame]
     ttl_s: float | None = None
+    # Which attempt this is, counted from 1; 0 if the broker does not say. After how long it is to be ended;
+    # 0 means never.
+    attempt: int = 0
+    timeout_s: float = 0.0
 
 
 class Cancelled(Struct, frozen=True, gc=False):
