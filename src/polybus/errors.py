@@ -65,3 +65,94 @@ class WorkerRejected(PolybusError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason: Final = reason
+
+
+class JobError(PolybusError):
+    """Something about one job; `job` is its id."""
+
+    def __init__(self, job: str, text: str) -> None:
+        # Both are arguments, so that the error survives pickling on its way between processes.
+        super().__init__(job, text)
+        self.job: Final = job
+        self.text: Final = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class JobRefused(JobError):
+    """The broker did not take a job, or a question about it: `code` says why, `detail` what to do."""
+
+    def __init__(self, job: str, code: str, detail: str = "") -> None:
+        super().__init__(job, f"{code}: {detail}" if detail else code)
+        self.args = (job, code, detail)
+        self.code: Final = code
+        self.detail: Final = detail
+
+
+class JobUnconfirmed(JobError, RequestTimeout):
+    """No receipt came in time. The broker may have the job or not: the same id again is safe."""
+
+
+class JobFailed(JobError):
+    """A job ended without a result.
+
+    `reason` is the short word (`failed`, `rejected`, `timeout`, `worker_lost`, …), `detail` the sentence of
+    the last attempt, `history` one mapping for every attempt: number, at, worker, reason, detail.
+    """
+
+    def __init__(
+        self, job: str, reason: str, detail: str = "", history: tuple[dict[str, object], ...] = ()
+    ) -> None:
+        super().__init__(job, f"{reason}: {detail}" if detail else reason)
+        self.args = (job, reason, detail, history)
+        self.reason: Final = reason
+        self.detail: Final = detail
+        self.history: Final = history
+
+
+class JobCancelled(JobError):
+    """A job was cancelled before it had a result."""
+
+
+class JobExpired(JobError):
+    """A job was stale before it had a result: nobody wanted it to run so late."""
+
+
+class ResultTimeout(JobError, RequestTimeout):
+    """A job had no result in the time that the caller allowed. It goes on: ask again, or cancel it."""
+
+
+class UnknownJob(JobError):
+    """The broker knows no job with this id: it never got it, or has forgotten its result."""
+
+
+class StoreError(PolybusError):
+    """The store of jobs and schedules cannot do what it was asked."""
+
+
+class StoreFull(StoreError):
+    """There is no room on the disk. Nothing of the transaction was kept; it works again when there is room."""
+
+
+class StoreFailed(StoreError):
+    """The disk refused a read or a write. Nothing of the transaction is promised."""
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer version of polybus."""
+
+
+class StoreDamaged(StoreError):
+    """What is on the disk is not what was written: `file` is where, `what` is wrong.
+
+    Nothing of it is served, because a job that is lost or run twice in silence is worse than a stop.
+    """
+
+    def __init__(self, file: str, what: str) -> None:
+        super().__init__(
+            f"the store is damaged: {file}: {what}. Put back a backup of the whole directory; or start with an "
+            "empty one (--data-dir elsewhere); or save what is whole: polybus doctor --salvage DIR."
+        )
+        self.file: Final = file
+        self.what: Final = what

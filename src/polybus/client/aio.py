@@ -13,14 +13,14 @@ import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 from polybus.client.aio_worker import AsyncWorker as AsyncWorker
 from polybus.client.base import LINGER_S, BaseClient
 from polybus.client.brain import Body, Ticket, one_of
 from polybus.client.sessions.port import NEVER, Options
 from polybus.client.watch import Watch, joined, publications
-from polybus.errors import RequestTimeout
+from polybus.errors import RequestFailed, RequestTimeout
 
 
 class AsyncPending:
@@ -39,6 +39,11 @@ class AsyncPending:
     @property
     def is_done(self) -> bool:
         return self._ticket.done
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the broker has said that it has the request; only eMQP says so before it is done."""
+        return self._ticket.accepted or self._ticket.done
 
     async def result(self, timeout_s: float | None = None) -> bytes:
         """The answer. `RequestTimeout` leaves the request open: ask again, or cancel it."""
@@ -101,14 +106,40 @@ class AsyncClient(BaseClient):
         timeout_s: float | None = None,
         *,
         options: Options | None = None,
+        wants_reply: bool = True,
     ) -> AsyncPending:
-        """Ask a service and go on; waits only if the window is full."""
-        return AsyncPending(self, await self._start(service, body, timeout_s, options))
+        """Ask a service and go on; waits only if the window is full.
+
+        Without `wants_reply` an eMQP request is done with its receipt: the broker has it.
+        """
+        return AsyncPending(self, await self._start(service, body, timeout_s, options, wants_reply))
 
     async def send(self, service: str | bytes, body: Body = b"", *, options: Options | None = None) -> bytes:
         """Have something run and do not wait for what comes of it; returns the request's id."""
         ticket = await self._start(service, body, NEVER, options, wants_reply=False)
         return ticket.request_id
+
+    @overload
+    def call_many(
+        self,
+        service: str | bytes,
+        bodies: Iterable[Body] | AsyncIterable[Body],
+        window: int | None = ...,
+        timeout_s: float | None = ...,
+        *,
+        return_errors: Literal[False] = ...,
+    ) -> AsyncIterator[bytes]: ...
+
+    @overload
+    def call_many(
+        self,
+        service: str | bytes,
+        bodies: Iterable[Body] | AsyncIterable[Body],
+        window: int | None = ...,
+        timeout_s: float | None = ...,
+        *,
+        return_errors: bool,
+    ) -> AsyncIterator[bytes | RequestFailed]: ...
 
     async def call_many(
         self,
@@ -116,19 +147,29 @@ class AsyncClient(BaseClient):
         bodies: Iterable[Body] | AsyncIterable[Body],
         window: int | None = None,
         timeout_s: float | None = None,
-    ) -> AsyncIterator[bytes]:
-        """Ask the same service many things, up to `window` at a time; the answers come in order."""
+        *,
+        return_errors: bool = False,
+    ) -> AsyncIterator[bytes | RequestFailed]:
+        """Ask the same service many things, up to `window` at a time; the answers come in order.
+
+        A failure is raised in its place and ends the iteration, or is returned in its place with
+        `return_errors`.
+        """
         most = min(window or self._brain.window, self._brain.window)
         ahead: deque[Ticket] = deque()
+
+        async def first() -> bytes | RequestFailed:
+            await self._wait(ahead[0], None)
+            ticket = ahead.popleft()
+            return ticket.error if return_errors and ticket.error is not None else ticket.single()
+
         try:
             async for body in _each(bodies):
                 while len(ahead) >= most or (ahead and ahead[0].done):
-                    await self._wait(ahead[0], None)
-                    yield ahead.popleft().single()
+                    yield await first()
                 ahead.append(await self._start(service, body, timeout_s, None))
             while ahead:
-                await self._wait(ahead[0], None)
-                yield ahead.popleft().single()
+                yield await first()
         finally:
             for ticket in ahead:
                 self._forget(ticket)
@@ -193,6 +234,10 @@ class AsyncClient(BaseClient):
             self._take_step()
             self._watch.close()
         self._close(LINGER_S)
+
+    def abandon(self) -> None:
+        """Close it after its event loop has ended, when nothing can be awaited any more."""
+        self._close(0.0)
 
     async def __aenter__(self) -> AsyncClient:
         self._watcher()

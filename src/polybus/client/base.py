@@ -59,6 +59,10 @@ class BaseClient:
         """How many messages of the broker could not be read, or answered nothing that was asked."""
         return self._brain.session.invalid
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def _submit(
         self,
         service: str | bytes,

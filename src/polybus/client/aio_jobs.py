@@ -1,0 +1,176 @@
+"""Questions about jobs for asyncio: one connection for every event loop.
+
+The plans are those of `questions`; here is only the waiting.  A connection is made when a loop first asks
+something and is closed with `bus.aclose()`, or when another loop asks and its own has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any, Final, Protocol
+
+from polybus.client.aio import AsyncClient
+from polybus.client.questions import Plan, Question, T, unconfirmed
+from polybus.errors import LocalProtocolError, PolybusError, RequestFailed
+
+_log: Final = logging.getLogger("polybus")
+
+
+class AsyncDesk(Protocol):
+    """What a bus needs to ask questions and await the answers."""
+
+    def clock(self) -> float: ...
+
+    async def ask(self, question: Question) -> bytes: ...
+
+    def ask_many(
+        self, service: bytes, bodies: Iterable[bytes], timeout_s: float
+    ) -> AsyncIterator[bytes | RequestFailed]: ...
+
+    def post(self, plan: Plan[None], job: str) -> TaskPosted: ...
+
+    async def flush(self, timeout_s: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def arun(plan: Plan[T], desk: AsyncDesk) -> T:
+    """Carry out a plan, with everything that it asks."""
+    try:
+        question = next(plan)
+        while True:
+            try:
+                answer = await desk.ask(question)
+            except PolybusError as error:
+                question = plan.throw(error)
+            else:
+                question = plan.send(answer)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+class TaskPosted:
+    """A submission on its way, as a task."""
+
+    __slots__ = ("_job", "_seen", "_task")
+
+    def __init__(self, submission: Coroutine[Any, Any, None], job: str) -> None:
+        self._job = job
+        self._seen = False
+        self._task = asyncio.create_task(submission)
+        self._task.add_done_callback(self._report)
+
+    @property
+    def is_done(self) -> bool:
+        return self._task.done()
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        # Looked at in any case: nothing is said twice, and nothing is lost without a word.
+        wrong = None if task.cancelled() else task.exception()
+        if wrong is not None and not self._seen:
+            _log.warning("job %s was sent without waiting: %s", self._job, wrong)
+
+    def confirm(self, timeout_s: float) -> None:
+        if not self._task.done():
+            raise LocalProtocolError(f"job {self._job} was sent by asend: await handle.aconfirm() first")
+        self._task.result()
+
+    async def aconfirm(self, timeout_s: float) -> None:
+        self._seen = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._task)
+        except TimeoutError:
+            raise unconfirmed(self._job, timeout_s) from None
+
+
+class Posts:
+    """The submissions of a desk that are on their way."""
+
+    def __init__(self) -> None:
+        self._open: set[TaskPosted] = set()
+
+    def add(self, submission: Coroutine[Any, Any, None], job: str) -> TaskPosted:
+        self._open = {posted for posted in self._open if not posted.is_done}
+        posted = TaskPosted(submission, job)
+        self._open.add(posted)
+        return posted
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait for all receipts; the first thing that went wrong is raised when all have been waited for."""
+        waiting, self._open = self._open, set()
+        found = await asyncio.gather(*(each.aconfirm(timeout_s) for each in waiting), return_exceptions=True)
+        for wrong in found:
+            if wrong is not None:
+                raise wrong
+
+
+class Clients:
+    """The clients of this process, by event loop."""
+
+    def __init__(self) -> None:
+        self.pid: Final = os.getpid()
+        self.by_loop: Final[dict[asyncio.AbstractEventLoop, tuple[AsyncClient, Posts]]] = {}
+
+    def close_ended(self) -> None:
+        """Close those whose loops have ended. (A fork leaves its parent's sockets alone.)"""
+        if self.pid == os.getpid():
+            for loop in [loop for loop in self.by_loop if loop.is_closed()]:
+                self.by_loop.pop(loop)[0].abandon()
+
+
+class LoopDesk:
+    """Asks through an `AsyncClient` of the running event loop."""
+
+    clock = staticmethod(time.monotonic)
+
+    def __init__(self, make: Callable[[], AsyncClient]) -> None:
+        self._make = make
+        self._clients = self._none()
+
+    def _none(self) -> Clients:
+        clients = Clients()
+        # When this desk is forgotten, or the program ends.
+        weakref.finalize(self, clients.close_ended)
+        return clients
+
+    def _own(self) -> tuple[AsyncClient, Posts]:
+        if self._clients.pid != os.getpid():
+            self._clients = self._none()
+        loop = asyncio.get_running_loop()
+        by_loop = self._clients.by_loop
+        found = by_loop.get(loop)
+        if found is None or found[0].is_closed:
+            self._clients.close_ended()
+            found = by_loop[loop] = (self._make(), Posts())
+        return found
+
+    async def ask(self, question: Question) -> bytes:
+        client, _ = self._own()
+        return await client.call(question.service, question.body, question.timeout_s)
+
+    def ask_many(
+        self, service: bytes, bodies: Iterable[bytes], timeout_s: float
+    ) -> AsyncIterator[bytes | RequestFailed]:
+        client, _ = self._own()
+        return client.call_many(service, bodies, None, timeout_s, return_errors=True)
+
+    def post(self, plan: Plan[None], job: str) -> TaskPosted:
+        return self._own()[1].add(arun(plan, self), job)
+
+    async def flush(self, timeout_s: float) -> None:
+        await self._own()[1].flush(timeout_s)
+
+    async def close(self) -> None:
+        """Close the connection of the running loop; the next question makes a new one."""
+        if self._clients.pid == os.getpid():
+            found = self._clients.by_loop.pop(asyncio.get_running_loop(), None)
+            if found is not None:
+                await found[0].close()
+            self._clients.close_ended()
