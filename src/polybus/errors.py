@@ -132,7 +132,7 @@ class StoreError(PolybusError):
 
 
 class StoreFull(StoreError):
-    """There is no room on the disk. Nothing of the transaction was kept; it works again when there is room."""
+    """There is no room on the disk. Nothing of the transaction was kept; with room it works again."""
 
 
 class StoreFailed(StoreError):
@@ -151,8 +151,8 @@ class StoreDamaged(StoreError):
 
     def __init__(self, file: str, what: str) -> None:
         super().__init__(
-            f"the store is damaged: {file}: {what}. Put back a backup of the whole directory; or start with an "
-            "empty one (--data-dir elsewhere); or save what is whole: polybus doctor --salvage DIR."
+            f"the store is damaged: {file}: {what}. Put back a backup of the whole directory; or start with "
+            "an empty one (--data-dir elsewhere); or save what is whole: polybus doctor --salvage DIR."
         )
         self.file: Final = file
         self.what: Final = what

@@ -1,0 +1,1 @@
+"""What must survive a restart, on disk: guaranteed jobs, their outcomes, dead letters, schedules, groups."""

@@ -1,0 +1,19 @@
+-- Named queries. {table} is one of the tables of the schema, {rows} and {numbers} are as many places for
+-- values as are written at once.
+
+-- name: put
+INSERT INTO {table} (id, payload, crc) VALUES {rows}
+-- name: replace
+INSERT OR REPLACE INTO {table} (id, payload, crc) VALUES {rows}
+-- name: delete
+DELETE FROM {table} WHERE id IN ({numbers})
+-- name: all
+SELECT id, payload, crc FROM {table} ORDER BY id
+-- name: one
+SELECT id, payload, crc FROM {table} WHERE id = ?
+-- name: above
+SELECT id, payload, crc FROM {table} WHERE id > ? ORDER BY id LIMIT ?
+-- name: below
+SELECT id, payload, crc FROM {table} WHERE id < ? ORDER BY id DESC LIMIT ?
+-- name: objects
+SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name
