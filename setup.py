@@ -26,6 +26,7 @@ HOT_MODULES = (
     "core/tables",
     "core/intake",
     "core/replies",
+    "core/dispatching",
     "core/requests",
     "server/effects",
 )

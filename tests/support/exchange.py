@@ -30,6 +30,9 @@ class Exchange:
         self.sent: dict[tuple[int, bytes], list[Sent]] = defaultdict(list)
         self.publications: list[tuple[bytes, list[Any]]] = []
         self.observed: list[act.Observed] = []
+        # A disk that never fails and takes no time.
+        self.bus.store_trouble = ""
+        self.lines: list[Any] = []
         self.drained = False
 
     def listen(self, link: int, ear: Ear) -> None:
@@ -66,9 +69,13 @@ class Exchange:
         return messages[0]
 
     def settle(self) -> None:
-        while self.bus.actions:
+        while self.bus.actions or self.bus.lines:
             for action in self.bus.take():
                 self._carry_out(action)
+            if self.bus.lines:
+                number, lines = self.bus.take_lines()
+                self.lines += lines
+                self.bus.handle(events.Written(number), self.now)
 
     def _carry_out(self, action: Any) -> None:
         match action:

@@ -12,12 +12,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from polybus.core import catalog, events, intake, replies, requests, topics, workers
+from polybus.core import (
+    attempts,
+    catalog,
+    desk,
+    durable,
+    events,
+    flows,
+    intake,
+    leaving,
+    replies,
+    requests,
+    topics,
+    workers,
+    written,
+)
+from polybus.core.model import Limits
 from polybus.core.tables import Tables
 
 
 class Bus(Tables):
     """One routing core. Not thread-safe: one thread owns it."""
+
+    def __init__(self, nonce: bytes, limits: Limits | None = None, watched: bool = False) -> None:
+        super().__init__(nonce, limits, watched)
+        self.follow = flows.follow
+        self.serve = desk.receive
+        self.member_ended = flows.member_ended
 
     def handle(self, event: Any, now: float) -> None:
         """Let one event happen."""
@@ -26,18 +47,27 @@ class Bus(Tables):
 
 def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
     requests.expire_due(bus, now)
+    attempts.alarms_due(bus, now)
     workers.watch_due(bus, now)
     catalog.lapse_due(bus, now)
+    requests.look_whether_dry(bus)
     if now - bus.swept_at >= 1.0:
         bus.swept_at = now
         replies.forget_old(bus, now)
+        durable.forget_outcomes(bus, now)
         forget_idle_services(bus, now)
 
 
 def forget_idle_services(bus: Bus, now: float) -> None:
     """Names come from the wire: a service that nobody offers or asks for is let go."""
     for service in list(bus.services.values()):
-        if service.roster.members or service.queue.length or not service.idle_since:
+        if (
+            service.roster.members
+            or service.queue.length
+            or service.running
+            or service.waiting
+            or not service.idle_since
+        ):
             service.idle_since = now
         elif now - service.idle_since > bus.limits.idle_service_s:
             del bus.services[service.name]
@@ -54,11 +84,11 @@ HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
     events.Submit: intake.on_submit,
     events.Result: requests.on_result,
     events.Part: requests.on_part,
-    events.Failure: requests.on_failure,
+    events.Failure: attempts.on_failure,
     events.Cancel: requests.on_cancel,
     events.CancelToken: requests.on_cancel_token,
     events.ClientGone: requests.on_client_gone,
-    events.Undeliverable: requests.on_undeliverable,
+    events.Undeliverable: attempts.on_undeliverable,
     events.AnswerLost: requests.on_answer_lost,
     events.Heard: workers.on_heard,
     events.Slot: workers.on_slot,
@@ -67,6 +97,8 @@ HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
     events.SchedulerUp: workers.on_scheduler_up,
     events.WorkerGone: workers.on_worker_gone,
     events.WorkerFull: workers.on_worker_full,
+    events.Leaving: leaving.on_leaving,
+    events.Returned: leaving.on_returned,
     events.Schedule: workers.on_schedule,
     events.Publish: topics.on_publish,
     events.Subscribe: topics.on_subscribe,
@@ -74,6 +106,9 @@ HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
     events.UpdateNode: catalog.on_update,
     events.NodeBeat: catalog.on_beat,
     events.NodeLeft: catalog.on_left,
+    events.Written: written.on_written,
+    events.Unwritten: written.on_unwritten,
+    events.StoreHealth: written.on_store_health,
     events.Drain: requests.on_drain,
     events.Invalid: on_invalid,
     events.Tick: on_tick,

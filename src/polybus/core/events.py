@@ -66,6 +66,27 @@ class WorkerUp(Struct, frozen=True):
     endpoint: str = ""
     # It drops what it is told to stop and never speaks of it again.
     forgets_stopped: bool = False
+    # Tokens of requests that it still runs from an earlier conversation.
+    holding: tuple[bytes, ...] = ()
+
+
+class Written(Struct, frozen=True):
+    """All lines of the ledger up to this batch are on disk."""
+
+    number: int
+
+
+class Unwritten(Struct, frozen=True):
+    """These requests could not be put on disk: they are not accepted."""
+
+    tokens: tuple[bytes, ...]
+    reason: str
+
+
+class StoreHealth(Struct, frozen=True):
+    """The store cannot be written (with the reason), or can again (empty)."""
+
+    trouble: str
 
 
 class Offer(Struct, frozen=True):
@@ -134,6 +155,19 @@ class WorkerGone(Struct, frozen=True):
 
 class WorkerFull(Struct, frozen=True):
     """The pipe to a worker did not take the request with this token."""
+
+    worker: Address
+    token: bytes
+
+
+class Leaving(Struct, frozen=True):
+    """A worker takes nothing more; what it has begun it will finish."""
+
+    worker: Address
+
+
+class Returned(Struct, frozen=True):
+    """A worker gives back a request that it has not begun."""
 
     worker: Address
     token: bytes

@@ -1,6 +1,6 @@
 from polybus.core.records cimport Client, Request, Service, Worker, new_request
 from polybus.core.replies cimport body_size
-from polybus.core.requests cimport dispatch
+from polybus.core.dispatching cimport dispatch
 from polybus.core.tables cimport Tables
 cimport cython
 

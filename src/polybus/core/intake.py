@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from polybus.core.actions import Accept, Answer, Refuse
+from polybus.core.dispatching import dispatch, release
+from polybus.core.durable import after_written, note_accepted
 from polybus.core.lifecycle import QUEUE, BusState
-from polybus.core.model import PLAIN_CALL, Address, Body, JobOptions, Reason
-from polybus.core.records import Client, Request, Service, new_request
+from polybus.core.model import PLAIN_CALL, Address, Body, JobOptions, QueuePolicy, Reason
+from polybus.core.records import Alarm, Client, Request, Service, new_request
 from polybus.core.replies import body_size, release_client
-from polybus.core.requests import dispatch
 
 if TYPE_CHECKING:
     from polybus.core import events
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # Looking a member up in its enumeration costs as much as a dictionary.
 _SERVING: Final = BusState.SERVING
+# Services of the broker itself (`desk`).
+BUILT_IN: Final = b"polybus."
 
 
 def on_submit(bus: Tables, event: events.Submit, now: float) -> None:
@@ -74,11 +77,20 @@ def submit(
         or size > bus.max_body_bytes
         or client.unanswered >= bus.max_outstanding
         or bus.state is not _SERVING
+        or options is not PLAIN_CALL
+        or service.policy is not None
     ):
         # With a free worker and all limits kept there is nothing to decide; the others get a closer look.
-        service, refusal = _admit(bus, client, name, fallback, size)
+        if name.startswith(BUILT_IN):
+            bus.serve(bus, address, voice, request_id, name, body, options, receipt, now)
+            release_client(bus, client)
+            return
+        service, refusal = admit(bus, client, name, fallback, size)
         if service is None:
             _turn_away(bus, client, voice, request_id, name, *refusal, now)
+            return
+        if options is not PLAIN_CALL or service.policy is not None:
+            _accept_special(bus, client, voice, request_id, service, body, options, now, ttl_s, receipt)
             return
         worker = None if service.queue.length else service.roster.best()
     token = bus.next_token()
@@ -106,6 +118,81 @@ def submit(
         dispatch(bus, request, worker, now)
 
 
+def _accept_special(
+    bus: Tables,
+    client: Client,
+    voice: Any,
+    request_id: bytes,
+    service: Service,
+    body: Body,
+    options: JobOptions,
+    now: float,
+    ttl_s: float | None,
+    receipt: bool,
+) -> None:
+    """A request that asks for something, or whose queue has rules."""
+    rule = service.policy
+    if rule is not None:
+        options = governed(options, rule)
+    if options.guarantee and bus.store_trouble:
+        reason = Reason.STORE_UNAVAILABLE
+        detail = f"it cannot be guaranteed: {bus.store_trouble}"
+        _turn_away(bus, client, voice, request_id, service.name, reason, detail, now)
+        return
+    accept(bus, client, voice, request_id, service, body, options, now, ttl_s, receipt=receipt)
+
+
+def governed(options: JobOptions, rule: QueuePolicy) -> JobOptions:
+    """What a client asked for, and what its queue's rule adds to that."""
+    return structs.replace(
+        options,
+        guarantee=options.guarantee or rule.guarantee,
+        retries=options.retries or rule.retries or 0,
+        timeout_s=options.timeout_s or rule.timeout_s or 0.0,
+    )
+
+
+def accept(
+    bus: Tables,
+    client: Client,
+    voice: Any,
+    request_id: bytes,
+    service: Service,
+    body: Body,
+    options: JobOptions,
+    now: float,
+    ttl_s: float | None = None,
+    delay_s: float = 0.0,
+    receipt: bool = False,
+) -> Request:
+    """Make an admitted request of what a client sent. If it is guaranteed it goes on when it is on disk."""
+    token = bus.next_token()
+    if ttl_s is None:
+        # Work that must be done does not grow stale, unless its client says so.
+        ttl_s = inf if options.guarantee or client is bus.desk else bus.request_ttl_s
+    size = body_size(body)
+    request = new_request(token, request_id, client, voice, service, body, size, options, now, now + ttl_s)
+    client.known[request.key] = request
+    client.unanswered += 1
+    bus.patient[token] = request
+    bus.held_bytes += size
+    bus.counters.accepted += 1
+    service.accepted += 1
+    if ttl_s != inf:
+        bus.expiries.set(request, request.expires_at)
+    if delay_s:
+        request.alarm = Alarm(request)
+        bus.alarms.set(request.alarm, now + delay_s)
+    bus.observe_request("accepted", request, now, body=body)
+    if options.guarantee:
+        note_accepted(bus, request, receipt, bus.wall_at(now + delay_s) if delay_s else 0.0)
+        return request
+    if receipt:
+        bus.actions.append(Accept(client.address, voice, service.name, request_id))
+    release(bus, request, now)
+    return request
+
+
 def _seen_before(
     bus: Tables, client: Client, voice: Any, request_id: bytes, options: JobOptions, receipt: bool
 ) -> None:
@@ -119,28 +206,29 @@ def _seen_before(
         if options.reply_requested and not pending.options.reply_requested:
             pending.options = structs.replace(pending.options, reply_requested=True)
         if receipt:
-            bus.actions.append(Accept(client.address, voice, pending.service.name, request_id))
+            after_written(bus, Accept(client.address, voice, pending.service.name, request_id))
         return
     bus.counters.replayed += 1
     done = seen
     if receipt:
-        bus.actions.append(Accept(client.address, voice, done.service, request_id))
+        after_written(bus, Accept(client.address, voice, done.service, request_id))
     if options.reply_requested:
-        bus.actions.append(
+        after_written(
+            bus,
             Answer(client.address, voice, done.service, request_id, done.body)
             if isinstance(done, Answer)
-            else structs.replace(done, voice=voice)
+            else structs.replace(done, client=client.address, voice=voice),
         )
 
 
-def _admit(
+def admit(
     bus: Tables, client: Client, name: bytes, fallback: bytes, size: int
 ) -> tuple[Service | None, tuple[Reason, str]]:
     """The service that takes the request, or why none does."""
     limits = bus.limits
     if bus.state is not BusState.SERVING:
         return None, (Reason.DRAINING, "the broker is shutting down; send it again to its successor")
-    if client.unanswered >= limits.outstanding_per_client:
+    if client.unanswered >= limits.outstanding_per_client and client is not bus.desk:
         return None, (
             Reason.TOO_MANY_OUTSTANDING,
             f"{limits.outstanding_per_client} requests of this client are unanswered; wait for answers",

@@ -33,6 +33,8 @@ class RequestState(IntEnum):
     FAILED = 5  # terminal: a worker failed at it or refused it, or too many were lost with it
     EXPIRED = 6  # terminal: nobody answered in time
     CANCELLED = 7  # terminal: its client or an operator withdrew it
+    WAITING = 8  # not yet: a failed attempt is tried again later, or the job was sent with a delay
+    ORPHANED = 9  # a worker had it when the broker died; it may still answer or come back
 
 
 class WorkerState(IntEnum):
@@ -68,15 +70,23 @@ class Move(dict[S, S]):
 
 
 _R = RequestState
-QUEUE: Final = Move("queue", {_R.ACCEPTED: _R.QUEUED})
-DISPATCH: Final = Move("dispatch", {_R.ACCEPTED: _R.DISPATCHED, _R.QUEUED: _R.DISPATCHED})
+QUEUE: Final = Move("queue", {_R.ACCEPTED: _R.QUEUED, _R.WAITING: _R.QUEUED, _R.ORPHANED: _R.QUEUED})
+WAIT: Final = Move("wait", {_R.ACCEPTED: _R.WAITING, _R.DISPATCHED: _R.WAITING, _R.STREAMING: _R.WAITING})
+ORPHAN: Final = Move("orphan", {_R.ACCEPTED: _R.ORPHANED})
+CLAIM: Final = Move("claim", {_R.ORPHANED: _R.DISPATCHED, _R.QUEUED: _R.DISPATCHED})
+DISPATCH: Final = Move(
+    "dispatch", {_R.ACCEPTED: _R.DISPATCHED, _R.QUEUED: _R.DISPATCHED, _R.WAITING: _R.DISPATCHED}
+)
 PART: Final = Move("part", {_R.DISPATCHED: _R.STREAMING, _R.STREAMING: _R.STREAMING})
 REQUEUE: Final = Move("requeue", {_R.DISPATCHED: _R.QUEUED, _R.STREAMING: _R.QUEUED})
 ANSWER: Final = Move("answer", {_R.DISPATCHED: _R.REPLIED, _R.STREAMING: _R.REPLIED})
-FAIL: Final = Move("fail", {_R.DISPATCHED: _R.FAILED, _R.STREAMING: _R.FAILED})
+FAIL: Final = Move("fail", {_R.ACCEPTED: _R.FAILED, _R.DISPATCHED: _R.FAILED, _R.STREAMING: _R.FAILED})
 EXPIRE: Final = Move(
     "expire",
     {
+        _R.ACCEPTED: _R.EXPIRED,
+        _R.WAITING: _R.EXPIRED,
+        _R.ORPHANED: _R.EXPIRED,
         _R.QUEUED: _R.EXPIRED,
         _R.DISPATCHED: _R.EXPIRED,
         _R.STREAMING: _R.EXPIRED,
@@ -85,12 +95,15 @@ EXPIRE: Final = Move(
 CANCEL: Final = Move(
     "cancel",
     {
+        _R.ACCEPTED: _R.CANCELLED,
+        _R.WAITING: _R.CANCELLED,
+        _R.ORPHANED: _R.CANCELLED,
         _R.QUEUED: _R.CANCELLED,
         _R.DISPATCHED: _R.CANCELLED,
         _R.STREAMING: _R.CANCELLED,
     },
 )
-REQUEST_MOVES: Final = (QUEUE, DISPATCH, PART, REQUEUE, ANSWER, FAIL, EXPIRE, CANCEL)
+REQUEST_MOVES: Final = (QUEUE, WAIT, ORPHAN, CLAIM, DISPATCH, PART, REQUEUE, ANSWER, FAIL, EXPIRE, CANCEL)
 
 _W = WorkerState
 CONGEST: Final = Move("congest", {_W.SERVING: _W.CONGESTED, _W.CONGESTED: _W.CONGESTED})

@@ -45,6 +45,11 @@ class Reason(StrEnum):
     WORKER_LOST = "worker_lost"
     UNDELIVERABLE = "undeliverable"
     NO_SCHEDULER = "no_scheduler"
+    TIMEOUT = "timeout"
+    BAD_JOB = "bad_job"
+    UNKNOWN_JOB = "unknown_job"
+    GROUP_FAILED = "group_failed"
+    STORE_UNAVAILABLE = "store_unavailable"
 
 
 # A limit of nothing would refuse everything; one that is not a number would refuse nothing.
@@ -81,6 +86,17 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     topics_counted: Positive = 10_000
     # A service without workers and requests is forgotten after this long.
     idle_service_s: PositiveSeconds = 600.0
+    # How long jobs that were running when the broker died wait for their worker to come back.
+    orphan_grace_s: PositiveSeconds = 15.0
+    # A worker kills a job that ran too long; if it has not said so after this, the attempt is counted here.
+    timeout_grace_s: PositiveSeconds = 5.0
+    # How long outcomes of guaranteed requests are kept, and how many.
+    outcomes_age_s: PositiveSeconds = 86_400.0
+    outcomes_count: Positive = 100_000
+    outcomes_bytes: Positive = 256 * 1024 * 1024
+    # Clients that wait for the outcome of a job, and members of one group.
+    waiters: Positive = 100_000
+    group_size: Positive = 10_000
 
 
 class QueuePolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +132,16 @@ class JobOptions(Struct, frozen=True):
 
 
 PLAIN_CALL = JobOptions()
+
+
+class Retrying(Struct, frozen=True):
+    """How long a failed job waits before it is tried again."""
+
+    backoff_s: float = 1.0
+    backoff_max_s: float = 300.0
+    # The share by which a pause is made longer or shorter, so that jobs that failed together do not return
+    # together.
+    jitter: float = 0.1
 
 
 class Heartbeat(Struct, frozen=True):

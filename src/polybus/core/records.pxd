@@ -23,6 +23,10 @@ cdef class Request:
     cdef public Py_ssize_t attempt
     cdef public double dispatched_at
     cdef public Py_ssize_t slot
+    cdef public bint durable
+    cdef public object alarm
+    cdef public Py_ssize_t failures
+    cdef public tuple history
 
 cdef class Worker:
     cdef public tuple address
@@ -44,6 +48,7 @@ cdef class Worker:
     cdef public bint is_scheduler
     cdef public object endpoint
     cdef public bint forgets_stopped
+    cdef public Py_ssize_t streak
 
 cdef class Service:
     cdef public bytes name
@@ -53,6 +58,10 @@ cdef class Service:
     cdef public Py_ssize_t answered
     cdef public Py_ssize_t failed
     cdef public double idle_since
+    cdef public object policy
+    cdef public bint limited
+    cdef public Py_ssize_t running, waiting, slot
+    cdef public double allowance, allowance_at
 
 cdef class FairQueue:
     cdef public object _front

@@ -15,7 +15,7 @@ from polybus.core.lifecycle import RequestState, WorkerState
 
 if TYPE_CHECKING:
     from polybus.core.actions import Answer, Refuse
-    from polybus.core.model import Address, Body, Heartbeat, JobOptions
+    from polybus.core.model import Address, Body, Heartbeat, JobOptions, QueuePolicy
 
 _ACCEPTED: Final = RequestState.ACCEPTED
 _QUEUED: Final = RequestState.QUEUED
@@ -46,11 +46,15 @@ class Client:
 class Request:
     __slots__ = (
         "accepted_at",
+        "alarm",
         "attempt",
         "body",
         "client",
         "dispatched_at",
+        "durable",
         "expires_at",
+        "failures",
+        "history",
         "options",
         "request_id",
         "service",
@@ -77,11 +81,28 @@ class Request:
     attempt: int
     dispatched_at: float
     slot: int
+    # Whether it is in the ledger: then every step of it is.
+    durable: bool
+    # When something is due that is not its expiry: the next attempt, or the end of one that takes too long.
+    alarm: Alarm | None
+    # Attempts that failed (a lost worker is no failure), and every attempt that came to nothing.
+    failures: int
+    history: tuple[Any, ...]
 
     @property
     def key(self) -> bytes:
         """Its name among the requests of its client: the client's own id, or ours if it has none."""
         return self.request_id or self.token
+
+
+class Alarm:
+    """A deadline of a request beside its expiry."""
+
+    __slots__ = ("request", "slot")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.slot = 0
 
 
 def new_request(
@@ -113,6 +134,10 @@ def new_request(
     request.attempt = 0
     request.dispatched_at = 0.0
     request.slot = 0
+    request.durable = False
+    request.alarm = None
+    request.failures = 0
+    request.history = ()
     return request
 
 
@@ -136,6 +161,7 @@ class Worker:
         "slot",
         "spoken_at",
         "state",
+        "streak",
         "voice",
     )
 
@@ -174,10 +200,27 @@ class Worker:
         self.endpoint = endpoint
         # What it is told to stop it drops without an answer, so the slot is free at once.
         self.forgets_stopped = forgets_stopped
+        # How often in a row its heaviest service was served while a lighter one waited.
+        self.streak = 0
 
 
 class Service:
-    __slots__ = ("accepted", "answered", "failed", "idle_since", "name", "queue", "roster")
+    __slots__ = (
+        "accepted",
+        "allowance",
+        "allowance_at",
+        "answered",
+        "failed",
+        "idle_since",
+        "limited",
+        "name",
+        "policy",
+        "queue",
+        "roster",
+        "running",
+        "slot",
+        "waiting",
+    )
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -187,6 +230,16 @@ class Service:
         self.answered = 0
         self.failed = 0
         self.idle_since = 0.0
+        # What the configuration says about it, and whether that limits how many are started.
+        self.policy: QueuePolicy | None = None
+        self.limited = False
+        # Requests that workers have, and those that wait for their next attempt.
+        self.running = 0
+        self.waiting = 0
+        # Starts that its rate still allows, as of a time; the slot of the timer that waits for the next one.
+        self.allowance = 1.0
+        self.allowance_at = 0.0
+        self.slot = 0
 
 
 # How many more shells than requests a queue may hold: few, because each has its body.

@@ -1,27 +1,27 @@
-"""The life of a request: given to a worker, answered, withdrawn, ended.
+"""The life of a request after it was given to a worker: answered, withdrawn, ended.
 
 Order of work in every handler: look, decide, then change.  Each accepted request reaches exactly
-one terminal state through `_end`, which is the only place that lets go of it.
+one terminal state through `end`, which is the only place that lets go of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from polybus.core.actions import Answer, Drained, Refuse, Stop, Stream, new_answer, new_deliver
+from polybus.core.actions import Answer, Drained, Refuse, Stop, Stream, new_answer
+from polybus.core.dispatching import feed, flow, refile, slot_back
+from polybus.core.durable import conclude
 from polybus.core.lifecycle import (
     ANSWER,
     CANCEL,
-    DISPATCH,
+    CLAIM,
     DRAIN,
     EXPIRE,
     FAIL,
     HEAR,
     PART,
-    REQUEUE,
     RUN_DRY,
     TERMINAL,
     BusState,
@@ -30,7 +30,7 @@ from polybus.core.lifecycle import (
     WorkerState,
 )
 from polybus.core.model import PLAIN_CALL, Address, Body, Reason
-from polybus.core.records import Request, Service, Worker
+from polybus.core.records import Request, Worker
 from polybus.core.replies import body_size, keep, keep_refusal, release_client
 
 if TYPE_CHECKING:
@@ -39,115 +39,43 @@ if TYPE_CHECKING:
 
 # Looking a member up in its enumeration costs as much as a dictionary.
 _DRAINING: Final = BusState.DRAINING
-# The same moves as plain dicts, which are looked up without a call; what is not in them is, with a reason,
+# The same moves as a plain dict, which is looked up without a call; what is not in it is, with a reason,
 # not in the moves either.
-_DISPATCH = dict(DISPATCH)
 _ANSWER = dict(ANSWER)
-
-# -- given to a worker ------------------------------------------------------------------------
-
-
-def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
-    request.state = _DISPATCH.get(request.state) or DISPATCH[request.state]
-    request.worker = worker
-    request.dispatched_at = now
-    request.attempt += 1
-    worker.inflight[request.token] = request
-    worker.free -= 1
-    worker.spoken_at = now
-    if worker.contested:
-        refile(worker)
-    bus.counters.dispatched += 1
-    bus.actions.append(new_deliver(worker, request))
-    if bus.watched:
-        bus.observe_request("dispatched", request, now)
-
-
-def feed(bus: Tables, worker: Worker, now: float) -> None:
-    """Give a worker what waits for it. One that rests gets a single request: it may have room for that."""
-    while worker.free > 0:
-        service = _heaviest(worker)
-        if service is None:
-            return
-        dispatch(bus, service.queue.pop(), worker, now)
-        if worker.state is not WorkerState.SERVING:
-            return
-
-
-def _heaviest(worker: Worker) -> Service | None:
-    """The service whose request a worker gets next: its heaviest one first, equal ones in turn."""
-    best: Service | None = None
-    best_weight = 0
-    for service, weight in worker.offers.items():
-        if service.queue.length and (best is None or weight > best_weight):
-            best, best_weight = service, weight
-    if best is not None and len(worker.offers) > 1:
-        # To the end of the line among services of the same weight.
-        worker.offers[best] = worker.offers.pop(best)
-    return best
-
-
-def flow(bus: Tables, service: Service, now: float) -> None:
-    """Give what waits for a service to whoever is free."""
-    while service.queue.length:
-        worker = service.roster.best()
-        if worker is None:
-            return
-        dispatch(bus, service.queue.pop(), worker, now)
-
-
-def take_back(bus: Tables, worker: Worker, why: str, now: float) -> Iterable[Service]:
-    """Queue again, at the front, what a lost worker held. The services that have work again."""
-    # A dict, because a set of them has no order: the same events shall always have the same effects.
-    waiting: dict[Service, None] = {}
-    for request in reversed(worker.inflight.values()):
-        if request.state not in TERMINAL and not _give_up(bus, request, why, now):
-            _requeue(bus, request, why, now)
-            waiting[request.service] = None
-    worker.inflight.clear()
-    return waiting
-
-
-def requeue_one(bus: Tables, worker: Worker, token: bytes, why: str, now: float) -> None:
-    """Queue again one request that a worker never got; it costs no attempt."""
-    request = worker.inflight.pop(token, None)
-    if request is not None and request.state not in TERMINAL:
-        request.attempt -= 1
-        _requeue(bus, request, why, now)
-
-
-def _requeue(bus: Tables, request: Request, why: str, now: float) -> None:
-    bus.counters.requeued += 1
-    bus.observe_request("requeued", request, now, reason=why)
-    request.state = REQUEUE[request.state]
-    request.worker = None
-    request.service.queue.push_front(request)
-
-
-def _give_up(bus: Tables, request: Request, why: str, now: float) -> bool:
-    """Whether a request has cost too many workers."""
-    if request.attempt < bus.limits.attempts:
-        return False
-    detail = f"{request.attempt} workers were lost while they had it, the last one: {why}"
-    bus.counters.failed += 1
-    _end(bus, request, FAIL, Reason.WORKER_LOST, detail, [], now)
-    return True
-
 
 # -- answered ---------------------------------------------------------------------------------
 
 
-def _held(
+def held_by(
     bus: Tables, address: tuple[int, bytes], token: bytes, now: float
 ) -> tuple[Worker | None, Request | None]:
-    """The worker at this address and the request it speaks of, if it holds it."""
+    """The worker at this address and the request it speaks of, if it has it. What it had and was taken from
+    it (it took too long) is late: its slot is free again, and there is nothing more to do."""
     worker = bus.workers.get(address)
     if worker is None:
         return None, None
     worker.seen_at = now
     if not token and worker.inflight:
         token = next(iter(worker.inflight))
-    return worker, worker.inflight.get(token)
+    request = worker.inflight.get(token)
+    if request is None:
+        orphan = bus.patient.get(token)
+        if orphan is None or orphan.state is not RequestState.ORPHANED or orphan.service not in worker.offers:
+            return None, None
+        # It got it from our predecessor.
+        orphan.state = CLAIM[orphan.state]
+        orphan.worker = worker
+        orphan.service.running += 1
+        worker.inflight[token] = orphan
+        if not worker.grants_slots:
+            worker.free -= 1
+        return worker, orphan
+    if request.worker is not worker and request.state not in TERMINAL:
+        del worker.inflight[token]
+        late(bus, address, token, now)
+        slot_back(bus, worker, now)
+        return worker, None
+    return worker, request
 
 
 def heard(bus: Tables, worker: Worker, now: float) -> None:
@@ -160,10 +88,14 @@ def heard(bus: Tables, worker: Worker, now: float) -> None:
 
 
 def on_part(bus: Tables, event: events.Part, now: float) -> None:
-    _, request = _held(bus, event.worker, event.token, now)
-    if request is None or request.state in TERMINAL:
-        _late(bus, event.worker, event.token, now)
+    worker = bus.workers.get(event.worker)
+    request = worker.inflight.get(event.token) if worker is not None else None
+    if worker is not None and not event.token:
+        request = next(iter(worker.inflight.values()), None)
+    if worker is None or request is None or request.state in TERMINAL or request.worker is not worker:
+        late(bus, event.worker, event.token, now)
         return
+    worker.seen_at = now
     if body_size(event.body) > bus.max_body_bytes:
         _too_large(bus, request, now)
         return
@@ -183,65 +115,43 @@ def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) 
     request = bus.prompt.get(token)
     worker = request.worker if request is not None else None
     if request is None or worker is None or worker.address != address:
-        worker, request = _held(bus, address, token, now)
-        if worker is None or request is None:
-            _late(bus, address, token, now)
+        worker, request = held_by(bus, address, token, now)
+        if worker is None:
+            late(bus, address, token, now)
+            return
+        if request is None:
             return
     worker.seen_at = now
     del worker.inflight[request.token]
     worker.done += 1
     if request.state in TERMINAL:
-        _late(bus, address, token, now)
+        late(bus, address, token, now)
     elif len(body) and body_size(body) > bus.max_body_bytes:
         _too_large(bus, request, now)
     else:
         bus.counters.replied += 1
         request.service.answered += 1
-        _end(bus, request, ANSWER, None, "", body, now)
+        if (
+            request.options is PLAIN_CALL
+            or not request.options.then
+            or not bus.follow(bus, request, body, now)
+        ):
+            end(bus, request, ANSWER, None, "", body, now)
     if not worker.grants_slots:
         worker.free += 1
     if worker.contested:
         refile(worker)
     if request.service.queue.length or len(worker.offers) > 1:
         feed(bus, worker, now)
+        if request.service.limited:
+            flow(bus, request.service, now)
 
 
 def _too_large(bus: Tables, request: Request, now: float) -> None:
     bus.counters.failed += 1
     request.service.failed += 1
     detail = f"the worker's answer is larger than the {bus.max_body_bytes} bytes that are allowed"
-    _end(bus, request, FAIL, Reason.TOO_LARGE, detail, [], now)
-
-
-def on_failure(bus: Tables, event: events.Failure, now: float) -> None:
-    worker, request = _held(bus, event.worker, event.token, now)
-    if worker is None or request is None:
-        _late(bus, event.worker, event.token, now)
-        return
-    del worker.inflight[request.token]
-    worker.done += 1
-    if request.state in TERMINAL:
-        _late(bus, event.worker, event.token, now)
-    else:
-        bus.counters.failed += 1
-        request.service.failed += 1
-        _end(bus, request, FAIL, event.reason, event.detail, event.body, now)
-    _slot_back(bus, worker, now)
-
-
-def on_undeliverable(bus: Tables, event: events.Undeliverable, now: float) -> None:
-    worker = bus.workers.get(event.worker)
-    request = worker.inflight.get(event.token) if worker is not None else None
-    if worker is None or request is None:
-        return
-    del worker.inflight[request.token]
-    worker.free += 1
-    if request.state not in TERMINAL:
-        bus.counters.failed += 1
-        request.service.failed += 1
-        _end(bus, request, FAIL, Reason.UNDELIVERABLE, event.detail, [], now)
-    refile(worker)
-    feed(bus, worker, now)
+    end(bus, request, FAIL, Reason.TOO_LARGE, detail, [], now)
 
 
 def on_answer_lost(bus: Tables, event: events.AnswerLost, now: float) -> None:
@@ -250,19 +160,7 @@ def on_answer_lost(bus: Tables, event: events.AnswerLost, now: float) -> None:
     bus.observe("answer_lost", now, request_id=event.request_id, client=event.client, reason=event.reason)
 
 
-def refile(worker: Worker) -> None:
-    for service in worker.offers:
-        service.roster.refile(worker)
-
-
-def _slot_back(bus: Tables, worker: Worker, now: float) -> None:
-    if not worker.grants_slots:
-        worker.free += 1
-    refile(worker)
-    feed(bus, worker, now)
-
-
-def _late(bus: Tables, worker: tuple[int, bytes], token: bytes, now: float) -> None:
+def late(bus: Tables, worker: tuple[int, bytes], token: bytes, now: float) -> None:
     bus.counters.late += 1
     bus.observe("late", now, token=token, worker=worker)
 
@@ -274,7 +172,7 @@ def on_cancel(bus: Tables, event: events.Cancel, now: float) -> None:
     client = bus.clients.get(event.client)
     request = client.known.get(event.request_id) if client else None
     if isinstance(request, Request):
-        _withdraw(bus, request, "its client withdrew it", now)
+        withdraw(bus, request, "its client withdrew it", now)
 
 
 def on_client_gone(bus: Tables, event: events.ClientGone, now: float) -> None:
@@ -283,21 +181,23 @@ def on_client_gone(bus: Tables, event: events.ClientGone, now: float) -> None:
         # Should it come back and ask again, it is answered again.
         request.options = structs.replace(request.options, reply_requested=False)
         if event.withdraw:
-            _withdraw(bus, request, "its client left", now)
+            withdraw(bus, request, "its client left", now)
 
 
 def on_cancel_token(bus: Tables, event: events.CancelToken, now: float) -> None:
     request = bus.requests.get(event.token)
     if request is not None:
-        _withdraw(bus, request, "an operator withdrew it", now)
+        withdraw(bus, request, "an operator withdrew it", now)
 
 
-def _withdraw(bus: Tables, request: Request, detail: str, now: float) -> None:
+def withdraw(bus: Tables, request: Request, detail: str, now: float) -> None:
     bus.counters.cancelled += 1
     freed = _abandon(bus, request, now)
-    _end(bus, request, CANCEL, Reason.CANCELLED, detail, [], now)
+    end(bus, request, CANCEL, Reason.CANCELLED, detail, [], now)
     if freed is not None:
-        _slot_back(bus, freed, now)
+        slot_back(bus, freed, now)
+    if request.service.limited:
+        flow(bus, request.service, now)
 
 
 def expire_due(bus: Tables, now: float) -> None:
@@ -312,9 +212,11 @@ def expire_due(bus: Tables, now: float) -> None:
         detail = f"{waited}, no worker was free" if request.worker is None else f"{waited}, a worker has it"
         bus.counters.expired += 1
         freed = _abandon(bus, request, now)
-        _end(bus, request, EXPIRE, Reason.EXPIRED, detail, [], now)
+        end(bus, request, EXPIRE, Reason.EXPIRED, detail, [], now)
         if freed is not None:
-            _slot_back(bus, freed, now)
+            slot_back(bus, freed, now)
+        if request.service.limited:
+            flow(bus, request.service, now)
 
 
 def _abandon(bus: Tables, request: Request, now: float) -> Worker | None:
@@ -323,6 +225,8 @@ def _abandon(bus: Tables, request: Request, now: float) -> Worker | None:
     certainly not answer: its slot is free."""
     if request.state is RequestState.QUEUED:
         request.service.queue.forget_one()
+    elif request.state is RequestState.WAITING:
+        request.service.waiting -= 1
     elif request.worker is not None:
         bus.actions.append(Stop(request.worker, request.token))
         if request.worker.forgets_stopped:
@@ -336,7 +240,7 @@ def _abandon(bus: Tables, request: Request, now: float) -> Worker | None:
 # -- ended ------------------------------------------------------------------------------------
 
 
-def _end(
+def end(
     bus: Tables,
     request: Request,
     move: Move[RequestState],
@@ -353,6 +257,10 @@ def _end(
     if bus.prompt.pop(request.token, None) is None:
         del bus.patient[request.token]
         bus.expiries.clear(request)
+    if request.worker is not None:
+        request.service.running -= 1
+    if request.alarm is not None:
+        bus.alarms.clear(request.alarm)
     bus.held_bytes -= request.size
     client.unanswered -= 1
     refusal: Refuse | None = None
@@ -361,30 +269,38 @@ def _end(
         answer = new_answer(client.address, request.voice, service, request_id, body)
     else:
         refusal = Refuse(client.address, request.voice, service, request_id, reason, detail, body)
+    if request.options is not PLAIN_CALL:
+        conclude(bus, request, answer, refusal, now)
+    else:
+        bus.actions.append(refusal if answer is None else answer)
+        if not request_id:
+            del client.known[request.token]
+            release_client(bus, client)
+        elif answer is not None:
+            keep(bus, client, answer, now)
+        elif refusal is not None:
+            keep_refusal(bus, client, refusal, now)
     if reason is not None and request.dispatched_at != now:
         # A worker may hold on to it for long; the body, which counts no more, goes now. (What was handed over
         # in this very turn is not written yet.)
         request.body = []
-    if request.options is PLAIN_CALL or request.options.reply_requested:
-        bus.actions.append(refusal if answer is None else answer)
     if bus.watched:
         what = request.state.name.lower()
         bus.observe_request(what, request, now, reason=str(reason or ""), detail=detail, body=body)
-    if request_id:
-        if answer is not None:
-            keep(bus, client, answer, now)
-        elif refusal is not None:
-            keep_refusal(bus, client, refusal, now)
-    else:
-        del client.known[request.token]
-        release_client(bus, client)
-    if bus.state is _DRAINING and not bus.request_count:
-        bus.state = RUN_DRY[bus.state]
-        bus.actions.append(Drained())
+    if bus.state is _DRAINING:
+        look_whether_dry(bus)
 
 
 def on_drain(bus: Tables, event: events.Drain, now: float) -> None:
     bus.state = DRAIN[bus.state]
-    if bus.state is BusState.DRAINING and not bus.request_count:
+    look_whether_dry(bus)
+
+
+def look_whether_dry(bus: Tables) -> None:
+    """Draining ends when nothing is left that would be lost: jobs that are written down and that no worker
+    has are there again after the next start."""
+    if bus.state is not BusState.DRAINING or bus.prompt or bus.held:
+        return
+    if all(request.durable and request.worker is None for request in bus.patient.values()):
         bus.state = RUN_DRY[bus.state]
         bus.actions.append(Drained())

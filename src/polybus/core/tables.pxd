@@ -5,8 +5,8 @@ cimport cython
 cdef tuple _LOW
 
 cdef class Counters:
-    cdef public Py_ssize_t accepted, answers_lost, cancelled, dispatched, duplicates, expired, failed, invalid
-    cdef public Py_ssize_t late, published, rejected, replayed, replied, requeued, workers_lost
+    cdef public Py_ssize_t accepted, answers_lost, cancelled, dead, dispatched, duplicates, expired, failed, invalid
+    cdef public Py_ssize_t late, published, rejected, replayed, replied, requeued, retried, timeouts, workers_lost
 
 cdef class Tables:
     cdef public bytes nonce, token_block
@@ -18,9 +18,15 @@ cdef class Tables:
     cdef public double request_ttl_s
     cdef public Counters counters
     cdef public dict clients, services, workers, prompt, patient, nodes, subscriptions, topic_counts
-    cdef public object schedulers, replies, note_reply, expiries, watches, leases
+    cdef public object schedulers, replies, note_reply, expiries, watches, leases, alarms, gates
     cdef public double swept_at
     # Tests put a list of their own here, so it need not be exactly a list.
     cdef public object actions
+    cdef public str store_trouble
+    cdef public list lines, policies
+    cdef public Py_ssize_t batch, written, outcomes_bytes, waiting_clients
+    cdef public object held, outcomes, desk, retrying, follow, member_ended, serve
+    cdef public double wall_offset
+    cdef public dict link_names, voices, waiters, groups
     @cython.locals(sequence=Py_ssize_t, low=Py_ssize_t)
     cpdef bytes next_token(self)

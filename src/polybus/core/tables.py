@@ -7,18 +7,46 @@ be compiled (`tables.pxd`).
 from __future__ import annotations
 
 from collections import ChainMap, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from msgspec import Struct
+
 from polybus.core.actions import Answer, Observed, Refuse
+from polybus.core.ledger import Line
 from polybus.core.lifecycle import BusState
-from polybus.core.model import Address, Client, Limits, Node, Request, Service, Worker
+from polybus.core.model import (
+    Address,
+    Body,
+    Client,
+    Limits,
+    Node,
+    QueuePolicy,
+    Request,
+    Retrying,
+    Service,
+    Worker,
+)
+from polybus.core.records import Alarm
 from polybus.core.timers import Timers
 
 # The longest time between two ticks, and while requests wait whose default time may run out.
 IDLE_TICK_S: Final = 1.0
 BUSY_TICK_S: Final = 0.1
+# The client that jobs with an id of their own belong to, whoever sent them.
+DESK: Final[Address] = (-1, b"jobs")
+NO_STORE: Final = "this broker has no store; turn it on with jobs.store = true and a data directory"
 _LOW: Final = tuple(b"%02x" % low for low in range(256))
+
+
+class Waiter(Struct, frozen=True):
+    """Somebody who wants to know how a job ends."""
+
+    client: Address
+    voice: Any
+    service: bytes
+    request_id: bytes
 
 
 class Counters:
@@ -28,6 +56,7 @@ class Counters:
         "accepted",
         "answers_lost",
         "cancelled",
+        "dead",
         "dispatched",
         "duplicates",
         "expired",
@@ -39,6 +68,8 @@ class Counters:
         "replayed",
         "replied",
         "requeued",
+        "retried",
+        "timeouts",
         "workers_lost",
     )
 
@@ -49,6 +80,7 @@ class Counters:
     accepted: int
     answers_lost: int
     cancelled: int
+    dead: int
     dispatched: int
     duplicates: int
     expired: int
@@ -60,6 +92,8 @@ class Counters:
     replayed: int
     replied: int
     requeued: int
+    retried: int
+    timeouts: int
     workers_lost: int
 
     def as_dict(self) -> dict[str, int]:
@@ -101,8 +135,39 @@ class Tables:
         self.expiries: Timers[Request] = Timers()
         self.watches: Timers[Worker] = Timers()
         self.leases: Timers[Node] = Timers()
+        self.alarms: Timers[Alarm] = Timers()
+        self.gates: Timers[Service] = Timers()
         self.swept_at = 0.0
         self.actions: list[Any] = []
+        # -- what must survive (`durable`) --
+        # Why nothing can be written down; empty if it can.
+        self.store_trouble = NO_STORE
+        # Lines of this turn, the number of the batch that they will be, and the last one that is on disk.
+        self.lines: list[Line] = []
+        self.batch = 1
+        self.written = 0
+        # What waits for a batch to be on disk: requests to be released, and actions.
+        self.held: deque[tuple[int, Request | None, Any]] = deque()
+        # Outcomes of guaranteed requests, the oldest first: since when, whose, and which.
+        self.outcomes: deque[tuple[float, Client, bytes, bytes, int]] = deque()
+        self.outcomes_bytes = 0
+        # Wall-clock time minus ours; the server keeps it right.
+        self.wall_offset = 0.0
+        # The names of links and of voices, which mean the same after a restart.
+        self.link_names: dict[int, str] = {}
+        self.voices: dict[str, Any] = {}
+        self.policies: list[tuple[str, QueuePolicy]] = []
+        self.retrying = Retrying()
+        # -- jobs by their own id (`desk`) --
+        self.desk = Client(DESK)
+        self.waiters: dict[bytes, list[Waiter]] = {}
+        self.waiting_clients = 0
+        self.groups: dict[bytes, Any] = {}
+        # Set by `bus`, which knows the modules that this one must not: what becomes of a job that others
+        # follow (whether it goes on), calls of the broker's own services, and the end of a group's member.
+        self.follow: Callable[[Tables, Request, Body, float], bool] = lambda bus, request, body, now: False
+        self.serve: Callable[..., None] = lambda *call: None
+        self.member_ended: Callable[[Tables, Request, float], None] = lambda bus, request, now: None
 
     def take(self) -> list[Any]:
         """The actions noted since the last call."""
@@ -112,8 +177,26 @@ class Tables:
 
     def next_at(self, now: float) -> float:
         """When a `Tick` is due at the latest: possibly too early, never too late, and cheap to ask."""
-        at = min(self.expiries.soonest, self.watches.soonest, self.leases.soonest, now + IDLE_TICK_S)
-        return min(at, now + BUSY_TICK_S) if self.prompt else at
+        at = min(
+            self.expiries.soonest,
+            self.watches.soonest,
+            self.leases.soonest,
+            self.alarms.soonest,
+            self.gates.soonest,
+            now + IDLE_TICK_S,
+        )
+        return min(at, now + BUSY_TICK_S) if self.prompt or self.state is BusState.DRAINING else at
+
+    def wall_at(self, now: float) -> float:
+        """The time of day at a time of ours."""
+        return now + self.wall_offset
+
+    def take_lines(self) -> tuple[int, list[Line]]:
+        """The lines noted since the last call, which are one batch, and its number."""
+        number, lines = self.batch, self.lines
+        self.batch += 1
+        self.lines = []
+        return number, lines
 
     @property
     def requests(self) -> Mapping[bytes, Request]:
@@ -156,7 +239,27 @@ class Tables:
         service = self.services.get(name)
         if service is None and len(self.services) < self.limits.services:
             service = self.services[name] = Service(name)
+            if self.policies:
+                self._govern(service)
         return service
+
+    def extra_service(self, name: bytes) -> Service:
+        """A service beyond the limit: for what was promised before the limit was set."""
+        service = self.services[name] = Service(name)
+        self._govern(service)
+        return service
+
+    def change_policies(self, policies: list[tuple[str, QueuePolicy]]) -> None:
+        """Let other rules for queues hold from now on. The first pattern that fits a name is its rule."""
+        self.policies = policies
+        for service in self.services.values():
+            self._govern(service)
+
+    def _govern(self, service: Service) -> None:
+        name = service.name.decode(errors="replace")
+        service.policy = next((rule for pattern, rule in self.policies if fnmatchcase(name, pattern)), None)
+        rule = service.policy
+        service.limited = rule is not None and bool(rule.concurrency or rule.rate_per_s)
 
     def observe(self, what: str, now: float, **facts: Any) -> None:
         """Tell the listeners, if there are any."""

@@ -6,9 +6,10 @@ notes the time, so ten thousand chatty workers cost nothing on the hot path.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from polybus.core import events, requests
+from polybus.core import attempts, dispatching, events
 from polybus.core.actions import (
     HEARTBEAT_MISSED,
     UNKNOWN_WORKER,
@@ -21,7 +22,7 @@ from polybus.core.actions import (
     Reschedule,
 )
 from polybus.core.lifecycle import CONGEST, LEAVE, TERMINAL, WorkerState
-from polybus.core.model import Address, Heartbeat, Reason, Worker
+from polybus.core.model import Address, Heartbeat, Reason, Service, Worker
 from polybus.core.requests import heard
 
 if TYPE_CHECKING:
@@ -34,14 +35,19 @@ def on_worker_up(bus: Bus, event: events.WorkerUp, now: float) -> None:
 
 def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
     """The new worker; None if it was sent away."""
+    waiting: Iterable[Service] = ()
     if event.worker in bus.workers:
-        # The same identity begins anew (a restarted process): what it held is lost to it.
-        remove(bus, bus.workers[event.worker], "it began a new conversation", now)
+        # The same identity begins anew (a restarted process): what it held is lost to it, unless it says
+        # below that it still has it.
+        why = "it began a new conversation"
+        waiting = withdraw(bus, bus.workers[event.worker], why, now, event.holding)
     offers = {}
     for name, weight in event.offers:
         service = bus.service(name)
         if service is None:
             bus.actions.append(Dismiss(event.worker, event.voice, str(Reason.TOO_MANY_SERVICES)))
+            for waiting_service in waiting:
+                dispatching.flow(bus, waiting_service, now)
             return None
         offers[service] = weight
     address = _dial(bus, event.worker, event.endpoint) if event.endpoint else event.worker
@@ -67,7 +73,10 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
         worker_voice=event.voice,
         service=b",".join(s.name for s in offers),
     )
-    requests.feed(bus, worker, now)
+    attempts.claim(bus, worker, event.holding, now)
+    for service in waiting:
+        dispatching.flow(bus, service, now)
+    dispatching.feed(bus, worker, now)
     return worker
 
 
@@ -86,7 +95,7 @@ def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
     worker.offers[service] = event.weight
     service.roster.add(worker, event.weight)
     bus.observe("worker_up", now, worker=event.worker, worker_voice=event.voice, service=event.service)
-    requests.feed(bus, worker, now)
+    dispatching.feed(bus, worker, now)
 
 
 def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
@@ -107,8 +116,8 @@ def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
     # One that rests gets one request for it, as with an answer: all at once would only be refused again.
     worker.seen_at = now
     worker.free += 1
-    requests.refile(worker)
-    requests.feed(bus, worker, now)
+    dispatching.refile(worker)
+    dispatching.feed(bus, worker, now)
 
 
 def on_heard(bus: Bus, event: events.Heard, now: float) -> None:
@@ -134,18 +143,25 @@ def on_worker_full(bus: Bus, event: events.WorkerFull, now: float) -> None:
     if event.token in worker.inflight:
         service = worker.inflight[event.token].service
         worker.free += 1
-        requests.requeue_one(bus, worker, event.token, "its worker's pipe was full", now)
+        attempts.requeue_one(bus, worker, event.token, "its worker's pipe was full", now)
         worker.state = CONGEST[worker.state]
-        requests.refile(worker)
-        requests.flow(bus, service, now)
+        dispatching.refile(worker)
+        dispatching.flow(bus, service, now)
 
 
 def remove(bus: Bus, worker: Worker, why: str, now: float) -> None:
+    for service in withdraw(bus, worker, why, now):
+        dispatching.flow(bus, service, now)
+
+
+def withdraw(
+    bus: Bus, worker: Worker, why: str, now: float, kept: tuple[bytes, ...] = ()
+) -> Iterable[Service]:
+    """Let a worker go. The services that have work again, which nobody has been given yet."""
     _detach(bus, worker, why, now)
     if worker.endpoint:
         _hang_up(bus, worker, now)
-    for service in requests.take_back(bus, worker, why, now):
-        requests.flow(bus, service, now)
+    return attempts.take_back(bus, worker, why, now, kept)
 
 
 def _detach(bus: Bus, worker: Worker, why: str, now: float) -> None:
@@ -201,8 +217,8 @@ def _redial(bus: Bus, worker: Worker, now: float) -> None:
         node = bus.nodes.get(name)
         if node is not None and node.worker is worker:
             node.worker = fresh
-    for service in requests.take_back(bus, worker, why, now):
-        requests.flow(bus, service, now)
+    for service in attempts.take_back(bus, worker, why, now):
+        dispatching.flow(bus, service, now)
 
 
 # -- watching ---------------------------------------------------------------------------------

@@ -1,0 +1,244 @@
+"""What becomes of a request whose attempt came to nothing: tried again, later, or given up.
+
+A worker that says that it failed, or that takes longer than the job's time limit, costs one of the job's
+retries.  A worker that is lost costs none, because it is no fault of the job; but what has cost too many
+workers is given up, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from polybus.core import events, ledger
+from polybus.core.actions import Stop
+from polybus.core.dispatching import flow, place, refile, requeue, slot_back
+from polybus.core.durable import peer_text
+from polybus.core.lifecycle import CLAIM, FAIL, QUEUE, TERMINAL, WAIT, RequestState
+from polybus.core.model import Body, Reason
+from polybus.core.records import Alarm, Request, Service, Worker
+from polybus.core.requests import end, held_by, late
+
+if TYPE_CHECKING:
+    from polybus.core.tables import Tables
+
+
+# -- failed -----------------------------------------------------------------------------------
+
+
+def on_failure(bus: Tables, event: events.Failure, now: float) -> None:
+    worker, request = held_by(bus, event.worker, event.token, now)
+    if worker is None:
+        late(bus, event.worker, event.token, now)
+        return
+    if request is None:
+        return
+    worker.inflight.pop(request.token, None)
+    worker.done += 1
+    if request.state in TERMINAL:
+        late(bus, event.worker, event.token, now)
+    else:
+        fail(bus, request, event.reason, event.detail, event.body, now)
+    slot_back(bus, worker, now)
+
+
+def on_undeliverable(bus: Tables, event: events.Undeliverable, now: float) -> None:
+    worker = bus.workers.get(event.worker)
+    request = worker.inflight.get(event.token) if worker is not None else None
+    if worker is None or request is None:
+        return
+    del worker.inflight[request.token]
+    worker.free += 1
+    if request.state not in TERMINAL and request.worker is worker:
+        bus.counters.failed += 1
+        request.service.failed += 1
+        end(bus, request, FAIL, Reason.UNDELIVERABLE, event.detail, [], now)
+    refile(worker)
+    flow_of(bus, worker, now)
+
+
+def flow_of(bus: Tables, worker: Worker, now: float) -> None:
+    for service in list(worker.offers):
+        flow(bus, service, now)
+
+
+def fail(bus: Tables, request: Request, reason: Reason, detail: str, body: Body, now: float) -> None:
+    """An attempt failed: the request waits for its next one, or ends."""
+    request.service.failed += 1
+    if request.options.retries <= request.failures:
+        bus.counters.failed += 1
+        note_attempt(bus, request, reason, detail, now)
+        end(bus, request, FAIL, reason, detail, body, now)
+        return
+    request.failures += 1
+    note_attempt(bus, request, reason, detail, now)
+    pause = _pause(bus, request)
+    bus.counters.retried += 1
+    bus.observe_request(
+        "retried", request, now, reason=str(reason), detail=f"{detail}; again in {pause:.3g} s"
+    )
+    _leave_worker(bus, request)
+    request.state = WAIT[request.state]
+    request.service.waiting += 1
+    set_alarm(bus, request, now + pause)
+    note_waiting(bus, request, bus.wall_at(now + pause))
+
+
+def note_attempt(bus: Tables, request: Request, reason: Reason, detail: str, now: float) -> None:
+    """Add to the history of a job. Plain calls have none."""
+    if request.options.retries or request.durable:
+        who = peer_text(request.worker.address) if request.worker is not None else ""
+        attempt = ledger.Attempt(request.attempt, bus.wall_at(now), who, str(reason), detail)
+        request.history = (*request.history, attempt)
+
+
+def note_waiting(bus: Tables, request: Request, due_at: float) -> None:
+    if request.durable:
+        bus.lines.append(ledger.Waiting(request.token, request.attempt, due_at, request.history))
+
+
+def _pause(bus: Tables, request: Request) -> float:
+    """Twice as long every time, a little more or less: what failed together shall not return together."""
+    rule = bus.retrying
+    first = rule.backoff_s if request.options.backoff_s is None else request.options.backoff_s
+    # The exponent is bounded before the power is: a float has an end.
+    pause = min(first * 2.0 ** min(request.failures - 1, 64), rule.backoff_max_s)
+    chance = crc32(request.token, request.failures) / 2**32 * 2 - 1
+    return pause * (1 + rule.jitter * chance)
+
+
+def _leave_worker(bus: Tables, request: Request) -> None:
+    """The worker that had it has it no more."""
+    if request.worker is not None:
+        request.worker = None
+        request.service.running -= 1
+
+
+# -- lost -------------------------------------------------------------------------------------
+
+
+def take_back(
+    bus: Tables, worker: Worker, why: str, now: float, kept: tuple[bytes, ...] = ()
+) -> Iterable[Service]:
+    """Queue again, at the front, what a lost worker held. The services that have work again.
+
+    What the worker has in fact `kept` costs no attempt: it will claim it in a moment.
+    """
+    # A dict, because a set of them has no order: the same events shall always have the same effects.
+    waiting: dict[Service, None] = {}
+    for request in reversed(worker.inflight.values()):
+        if request.state in TERMINAL or request.worker is not worker:
+            continue
+        waiting[request.service] = None
+        if request.token not in kept:
+            note_attempt(bus, request, Reason.WORKER_LOST, why, now)
+            if _give_up(bus, request, why, now):
+                continue
+        requeue(bus, request, why, now)
+    worker.inflight.clear()
+    return waiting
+
+
+def requeue_one(bus: Tables, worker: Worker, token: bytes, why: str, now: float) -> None:
+    """Queue again one request that a worker never got; it costs no attempt."""
+    request = worker.inflight.pop(token, None)
+    if request is not None and request.state not in TERMINAL:
+        request.attempt -= 1
+        requeue(bus, request, why, now)
+
+
+def _give_up(bus: Tables, request: Request, why: str, now: float) -> bool:
+    """Whether a request has cost too many workers."""
+    if request.attempt < bus.limits.attempts:
+        return False
+    detail = f"{request.attempt} workers were lost while they had it, the last one: {why}"
+    bus.counters.failed += 1
+    end(bus, request, FAIL, Reason.WORKER_LOST, detail, [], now)
+    return True
+
+
+# -- alarms -----------------------------------------------------------------------------------
+
+
+def set_alarm(bus: Tables, request: Request, at: float) -> None:
+    alarm: Alarm | None = request.alarm
+    if alarm is None:
+        alarm = request.alarm = Alarm(request)
+    elif alarm.slot:
+        bus.alarms.clear(alarm)
+    bus.alarms.set(alarm, at)
+
+
+def alarms_due(bus: Tables, now: float) -> None:
+    for alarm in bus.alarms.due(now):
+        request = alarm.request
+        state = request.state
+        if state is RequestState.WAITING:
+            request.service.waiting -= 1
+            place(bus, request, now)
+        elif state is RequestState.ORPHANED:
+            bus.observe_request("requeued", request, now, reason="its worker did not come back")
+            note_waiting(bus, request, 0.0)
+            request.state = QUEUE[state]
+            request.service.queue.push_front(request)
+            flow(bus, request.service, now)
+        elif state in (RequestState.DISPATCHED, RequestState.STREAMING):
+            _overdue(bus, request, now)
+    for service in bus.gates.due(now):
+        flow(bus, service, now)
+
+
+def _overdue(bus: Tables, request: Request, now: float) -> None:
+    """The worker should have killed it and has not said so: we count the attempt."""
+    worker = request.worker
+    assert worker is not None
+    bus.counters.timeouts += 1
+    # Its slot stays taken until it answers; the answer will be late.
+    bus.actions.append(Stop(worker, request.token))
+    freed = None
+    if worker.forgets_stopped:
+        del worker.inflight[request.token]
+        freed = worker
+    detail = f"no answer within its time limit of {request.options.timeout_s:g} s"
+    fail(bus, request, Reason.TIMEOUT, detail, [], now)
+    if freed is not None:
+        slot_back(bus, freed, now)
+
+
+# -- claimed ----------------------------------------------------------------------------------
+
+
+def claim(bus: Tables, worker: Worker, tokens: tuple[bytes, ...], now: float) -> None:
+    """A worker came back with requests that it still runs. What is not its own any more is stopped."""
+    for token in tokens:
+        request = bus.patient.get(token) or bus.prompt.get(token)
+        if (
+            request is None
+            or request.state not in (RequestState.ORPHANED, RequestState.QUEUED)
+            or request.service not in worker.offers
+        ):
+            bus.actions.append(Stop(worker, token))
+            continue
+        adopt(bus, request, worker, now)
+
+
+def adopt(bus: Tables, request: Request, worker: Worker, now: float) -> None:
+    """Let a worker have a request that it has already."""
+    was_queued = request.state is RequestState.QUEUED
+    request.state = CLAIM[request.state]
+    if was_queued:
+        request.service.queue.forget_one()
+    request.worker = worker
+    request.dispatched_at = now
+    worker.inflight[request.token] = request
+    request.service.running += 1
+    if not worker.grants_slots:
+        worker.free -= 1
+    if request.alarm is not None:
+        bus.alarms.clear(request.alarm)
+    if request.options.timeout_s:
+        set_alarm(bus, request, now + request.options.timeout_s + bus.limits.timeout_grace_s)
+    if request.durable:
+        bus.lines.append(ledger.Started(request.token, request.attempt, peer_text(worker.address)))
+    bus.observe_request("claimed", request, now)

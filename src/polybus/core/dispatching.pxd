@@ -1,0 +1,26 @@
+from polybus.core.actions cimport new_deliver
+from polybus.core.records cimport Request, Service, Worker
+from polybus.core.tables cimport Tables
+cimport cython
+
+cdef dict _DISPATCH
+
+@cython.locals(service=Service)
+cpdef dispatch(Tables bus, Request request, Worker worker, double now)
+
+@cython.locals(service=Service, worker=Worker)
+cpdef place(Tables bus, Request request, double now)
+
+cpdef bint may_start(Tables bus, Service service, double now) except -1
+
+@cython.locals(service=Service)
+cpdef feed(Tables bus, Worker worker, double now)
+
+@cython.locals(best=Service, lighter=Service, service=Service, best_weight=Py_ssize_t)
+cpdef Service _heaviest(Tables bus, Worker worker, double now)
+
+@cython.locals(worker=Worker)
+cpdef flow(Tables bus, Service service, double now)
+
+@cython.locals(service=Service)
+cpdef refile(Worker worker)

@@ -1,0 +1,176 @@
+"""Who gets what next: requests to workers, within the limits of their queues.
+
+By weight, then the least loaded worker, then the least recently used; clients in turn.  Everything here only
+moves requests between queues and workers; what ends them is in `requests`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from polybus.core.actions import new_deliver
+from polybus.core.durable import peer_text
+from polybus.core.ledger import Started, Waiting
+from polybus.core.lifecycle import DISPATCH, QUEUE, REQUEUE, WAIT, WorkerState
+from polybus.core.model import PLAIN_CALL
+from polybus.core.records import Alarm, Request, Service, Worker
+
+if TYPE_CHECKING:
+    from polybus.core.tables import Tables
+
+# How many of its heaviest service a worker gets before one of a lighter one.
+HEAVY_IN_A_ROW: Final = 10
+# The same moves as a plain dict, which is looked up without a call; what is not in it is, with a reason, not
+# in the moves either.
+_DISPATCH = dict(DISPATCH)
+
+
+def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
+    request.state = _DISPATCH.get(request.state) or DISPATCH[request.state]
+    request.worker = worker
+    request.dispatched_at = now
+    request.attempt += 1
+    if request.attempt > 1 and request.token in worker.inflight:
+        # It has had it before, took too long, and has not said anything since: that slot is this one.
+        worker.free += 1
+    worker.inflight[request.token] = request
+    worker.free -= 1
+    worker.spoken_at = now
+    if worker.contested:
+        refile(worker)
+    service = request.service
+    service.running += 1
+    bus.counters.dispatched += 1
+    if request.options is not PLAIN_CALL or service.limited:
+        _note_start(bus, request, worker, service, now)
+    bus.actions.append(new_deliver(worker, request))
+    if bus.watched:
+        bus.observe_request("dispatched", request, now)
+
+
+def _note_start(bus: Tables, request: Request, worker: Worker, service: Service, now: float) -> None:
+    """What a dispatch means for those that are counted, written down or limited in time."""
+    if service.limited:
+        service.allowance -= 1.0
+    if request.durable:
+        bus.lines.append(Started(request.token, request.attempt, peer_text(worker.address)))
+    limit_s = request.options.timeout_s
+    if limit_s:
+        if request.alarm is None:
+            request.alarm = Alarm(request)
+        bus.alarms.clear(request.alarm)
+        bus.alarms.set(request.alarm, now + limit_s + bus.limits.timeout_grace_s)
+
+
+def release(bus: Tables, request: Request, now: float) -> None:
+    """Let an accepted request go its way: to a worker, into its queue, or to wait until it is due."""
+    if request.alarm is not None and request.alarm.slot:
+        request.state = WAIT[request.state]
+        request.service.waiting += 1
+    else:
+        place(bus, request, now)
+
+
+def place(bus: Tables, request: Request, now: float) -> None:
+    """Give a request to a worker if one is free, else let it wait for one."""
+    service = request.service
+    worker = None if service.queue.length or not may_start(bus, service, now) else service.roster.best()
+    if worker is not None:
+        dispatch(bus, request, worker, now)
+        return
+    request.state = QUEUE[request.state]
+    service.queue.push(request)
+
+
+def may_start(bus: Tables, service: Service, now: float) -> bool:
+    """Whether the queue's limits allow one more to be started now. If its rate forbids it, it is looked at
+    again as soon as that changes; if too many are running, when one of them ends."""
+    rule = service.policy
+    if not service.limited or rule is None:
+        return True
+    if rule.concurrency and service.running >= rule.concurrency:
+        return False
+    if not rule.rate_per_s:
+        return True
+    # A second's worth may be saved up, and at least one.
+    most = max(1.0, rule.rate_per_s)
+    service.allowance = min(most, service.allowance + (now - service.allowance_at) * rule.rate_per_s)
+    service.allowance_at = now
+    if service.allowance >= 1.0:
+        return True
+    if not service.slot:
+        bus.gates.set(service, now + (1.0 - service.allowance) / rule.rate_per_s)
+    return False
+
+
+def feed(bus: Tables, worker: Worker, now: float) -> None:
+    """Give a worker what waits for it. One that rests gets a single request: it may have room for that."""
+    while worker.free > 0:
+        service = _heaviest(bus, worker, now)
+        if service is None:
+            return
+        dispatch(bus, service.queue.pop(), worker, now)
+        if worker.state is not WorkerState.SERVING:
+            return
+
+
+def _heaviest(bus: Tables, worker: Worker, now: float) -> Service | None:
+    """The service whose request a worker gets next: its heaviest one first, equal ones in turn; and after ten
+    of the heaviest one of a lighter one, because to come last must not mean never."""
+    best: Service | None = None
+    lighter: Service | None = None
+    best_weight = 0
+    for service, weight in worker.offers.items():
+        if not service.queue.length or (service.limited and not may_start(bus, service, now)):
+            continue
+        if best is None:
+            best, best_weight = service, weight
+        elif weight > best_weight:
+            lighter = lighter or best
+            best, best_weight = service, weight
+        elif weight < best_weight:
+            lighter = lighter or service
+    if lighter is None:
+        worker.streak = 0
+    elif worker.streak >= HEAVY_IN_A_ROW:
+        best, worker.streak = lighter, 0
+    else:
+        worker.streak += 1
+    if best is not None and len(worker.offers) > 1:
+        # To the end of the line among services of the same weight.
+        worker.offers[best] = worker.offers.pop(best)
+    return best
+
+
+def flow(bus: Tables, service: Service, now: float) -> None:
+    """Give what waits for a service to whoever is free."""
+    while service.queue.length:
+        worker = service.roster.best()
+        if worker is None or (service.limited and not may_start(bus, service, now)):
+            return
+        dispatch(bus, service.queue.pop(), worker, now)
+
+
+def refile(worker: Worker) -> None:
+    for service in worker.offers:
+        service.roster.refile(worker)
+
+
+def slot_back(bus: Tables, worker: Worker, now: float) -> None:
+    if not worker.grants_slots:
+        worker.free += 1
+    refile(worker)
+    feed(bus, worker, now)
+
+
+def requeue(bus: Tables, request: Request, why: str, now: float) -> None:
+    bus.counters.requeued += 1
+    bus.observe_request("requeued", request, now, reason=why)
+    request.state = REQUEUE[request.state]
+    request.worker = None
+    request.service.running -= 1
+    request.service.queue.push_front(request)
+    if request.alarm is not None:
+        bus.alarms.clear(request.alarm)
+    if request.durable:
+        bus.lines.append(Waiting(request.token, request.attempt, 0.0, request.history))

@@ -1,0 +1,204 @@
+"""Guaranteed requests: written down before anybody is told, told only when written down.
+
+A guaranteed request is a request like any other, with three differences: it is placed in its queue when its
+line is on disk, its answer leaves when its end is on disk, and what is known of it is there again after a
+restart (`restore`).  In between the core goes on; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from polybus.core import ledger
+from polybus.core.actions import Accept, Answer, Refuse
+from polybus.core.model import Address, Reason
+from polybus.core.records import Client, Request
+from polybus.core.replies import KEPT_OVERHEAD_BYTES, body_size, keep, keep_refusal, release_client
+
+if TYPE_CHECKING:
+    from polybus.core.tables import Tables
+
+# Outcomes are forgotten so many at a time: each costs a row on disk.
+FORGOTTEN_AT_ONCE = 1000
+
+
+# -- names that survive -----------------------------------------------------------------------
+
+
+def peer_text(address: Address) -> str:
+    """Who a worker is, for people who read the history of a job."""
+    identity = address[1]
+    return identity.decode() if identity.isascii() and identity.decode().isprintable() else identity.hex()
+
+
+def _voice_name(bus: Tables, voice: Any) -> str:
+    return next((name for name, known in bus.voices.items() if known is voice), "")
+
+
+def entry_of(bus: Tables, request: Request, due_at: float = 0.0) -> ledger.JobEntry:
+    """A request as it is written down."""
+    link, identity = request.client.address
+    expires_at = None if request.expires_at == inf else request.expires_at + bus.wall_offset
+    return ledger.JobEntry(
+        token=request.token,
+        link=bus.link_names.get(link, ""),
+        identity=bytes(identity),
+        request_id=request.request_id,
+        voice=_voice_name(bus, request.voice),
+        service=request.service.name,
+        body=[bytes(frame) for frame in request.body],
+        options=request.options,
+        accepted_at=request.accepted_at + bus.wall_offset,
+        expires_at=expires_at,
+        due_at=due_at,
+        attempt=request.attempt,
+        worker=peer_text(request.worker.address) if request.worker is not None else "",
+        history=request.history,
+    )
+
+
+# -- written ----------------------------------------------------------------------------------
+
+
+def after_written(bus: Tables, action: Any) -> None:
+    """Note an action that is to be done when everything noted so far is on disk."""
+    number = bus.batch if bus.lines else bus.batch - 1
+    if number <= bus.written:
+        bus.actions.append(action)
+    else:
+        bus.held.append((number, None, action))
+
+
+def note_accepted(bus: Tables, request: Request, receipt: bool, due_at: float = 0.0) -> None:
+    """Write a request down; it goes on when that is done."""
+    request.durable = True
+    bus.lines.append(ledger.Accepted(entry_of(bus, request, due_at)))
+    told = None
+    if receipt:
+        told = Accept(request.client.address, request.voice, request.service.name, request.request_id)
+    bus.held.append((bus.batch, request, told))
+
+
+# -- ended ------------------------------------------------------------------------------------
+
+
+def conclude(
+    bus: Tables, request: Request, answer: Answer | None, refusal: Refuse | None, now: float
+) -> None:
+    """The end of a request that asked for something special: note it, keep it, tell whoever wants to know."""
+    word: Answer | Refuse | None = answer if refusal is None else refusal
+    assert word is not None
+    is_job = request.durable or request.options.retries > 0
+    dead = None
+    if refusal is not None and is_job and refusal.reason is not Reason.CANCELLED:
+        if not bus.store_trouble or request.durable:
+            entry = entry_of(bus, request)
+            dead = ledger.DeadLetter(entry, bus.wall_at(now), str(refusal.reason), refusal.detail)
+        bus.counters.dead += 1
+    if request.durable or dead is not None:
+        outcome = None
+        if request.durable and request.request_id:
+            outcome = _outcome_of(bus, request.client, request.token, word, now)
+        bus.lines.append(ledger.Ended(request.token, outcome, dead))
+    _tell(bus, request, word)
+    if not request.request_id:
+        del request.client.known[request.token]
+        release_client(bus, request.client)
+    elif request.durable or request.client is bus.desk:
+        _keep_outcome(bus, request.client, request.request_id, request.token, word, now)
+    elif answer is not None:
+        keep(bus, request.client, answer, now)
+    elif refusal is not None:
+        keep_refusal(bus, request.client, refusal, now)
+    if request.options.group:
+        bus.member_ended(bus, request, now)
+
+
+def _tell(bus: Tables, request: Request, word: Answer | Refuse) -> None:
+    if request.client is bus.desk:
+        tell_waiters(bus, request.request_id, word)
+    elif request.options.reply_requested:
+        if request.durable:
+            after_written(bus, word)
+        else:
+            bus.actions.append(word)
+
+
+def tell_waiters(bus: Tables, job_id: bytes, word: Answer | Refuse) -> None:
+    """Let everybody know who asked for the outcome of a job."""
+    for waiter in bus.waiters.pop(job_id, ()):
+        bus.waiting_clients -= 1
+        after_written(bus, addressed(word, waiter.client, waiter.voice, waiter.service, waiter.request_id))
+
+
+def addressed(
+    word: Answer | Refuse, client: Address, voice: Any, service: bytes, request_id: bytes
+) -> Answer | Refuse:
+    """The same outcome for somebody else."""
+    if isinstance(word, Answer):
+        return Answer(client, voice, service, request_id, word.body)
+    return Refuse(client, voice, service, request_id, word.reason, word.detail, word.body)
+
+
+def _outcome_of(
+    bus: Tables, client: Client, token: bytes, word: Answer | Refuse, now: float
+) -> ledger.Outcome:
+    link, identity = client.address
+    reason, detail = (str(word.reason), word.detail) if isinstance(word, Refuse) else ("", "")
+    return ledger.Outcome(
+        token=token,
+        link=bus.link_names.get(link, ""),
+        identity=bytes(identity),
+        request_id=word.request_id,
+        service=word.service,
+        at=bus.wall_at(now),
+        reason=reason,
+        detail=detail,
+        body=[bytes(frame) for frame in word.body],
+    )
+
+
+def remember(bus: Tables, job_id: bytes, word: Answer | Refuse, guarantee: bool, now: float) -> None:
+    """Keep the outcome of a job that is no request itself: a group."""
+    token = b"group:" + job_id
+    if guarantee:
+        bus.lines.append(ledger.Ended(token, _outcome_of(bus, bus.desk, token, word, now)))
+    _keep_outcome(bus, bus.desk, job_id, token, word, now)
+
+
+def _keep_outcome(
+    bus: Tables, client: Client, request_id: bytes, token: bytes, word: Answer | Refuse, now: float
+) -> None:
+    """Keep an outcome much longer than a plain answer: for its client, or for whoever knows the job's id."""
+    size = body_size(word.body) + KEPT_OVERHEAD_BYTES
+    client.known[request_id] = word
+    bus.outcomes.append((now, client, request_id, token, size))
+    bus.outcomes_bytes += size
+    limits = bus.limits
+    if (
+        len(bus.outcomes) > limits.outcomes_count + FORGOTTEN_AT_ONCE
+        or bus.outcomes_bytes > limits.outcomes_bytes
+    ):
+        forget_outcomes(bus, now)
+
+
+def forget_outcomes(bus: Tables, now: float) -> None:
+    """Let go of outcomes that are too old or too many, here and on disk."""
+    limits = bus.limits
+    tokens: list[bytes] = []
+    while bus.outcomes and (
+        bus.outcomes[0][0] < now - limits.outcomes_age_s
+        or len(bus.outcomes) > limits.outcomes_count
+        or bus.outcomes_bytes > limits.outcomes_bytes
+    ):
+        _, client, request_id, token, size = bus.outcomes.popleft()
+        bus.outcomes_bytes -= size
+        known = client.known.get(request_id)
+        if known is not None and not isinstance(known, Request):
+            del client.known[request_id]
+            if client is not bus.desk:
+                release_client(bus, client)
+        tokens.append(token)
+    if tokens:
+        bus.lines.append(ledger.Forgotten(tuple(tokens)))

@@ -1,0 +1,110 @@
+"""The first thing a broker does: take up again what the ledger says was there.
+
+Jobs that waited wait again, in their order.  Jobs that a worker had are orphans for a while: their worker
+may still be running them and come back to say so, or simply answer; only later are they given to others.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from polybus.core import attempts, flows, ledger
+from polybus.core.actions import Answer, Refuse
+from polybus.core.dispatching import flow
+from polybus.core.lifecycle import ORPHAN, QUEUE, WAIT
+from polybus.core.model import Reason
+from polybus.core.records import Client, new_request
+from polybus.core.replies import KEPT_OVERHEAD_BYTES, body_size
+from polybus.core.tables import DESK
+
+if TYPE_CHECKING:
+    from polybus.core.bus import Bus
+
+# The number of links that are no longer there: nothing can be sent to them.
+NO_LINK = -2
+
+
+def restore(bus: Bus, contents: ledger.Contents, silent: Any, now: float) -> None:
+    """Fill an empty bus. `silent` is the voice for clients that can no longer be spoken to."""
+    links = {name: number for number, name in bus.link_names.items()}
+    for outcome in contents.outcomes:
+        _restore_outcome(bus, outcome, links, silent, now)
+    for entry in contents.jobs:
+        _restore_job(bus, entry, links, silent, now)
+    for key, state in contents.groups.items():
+        flows.restore_group(bus, key, state, now)
+    for service in bus.services.values():
+        flow(bus, service, now)
+
+
+def _client(bus: Bus, link: str, identity: bytes, links: dict[str, int]) -> Client:
+    address = (links.get(link, NO_LINK), identity)
+    if address == DESK:
+        return bus.desk
+    client = bus.clients.get(address)
+    if client is None:
+        client = bus.clients[address] = Client(address)
+    return client
+
+
+def _restore_outcome(
+    bus: Bus, outcome: ledger.Outcome, links: dict[str, int], silent: Any, now: float
+) -> None:
+    client = _client(bus, outcome.link, outcome.identity, links)
+    word: Answer | Refuse
+    if outcome.reason:
+        try:
+            reason = Reason(outcome.reason)
+        except ValueError:
+            reason = Reason.FAILED
+        word = Refuse(
+            client.address, silent, outcome.service, outcome.request_id, reason, outcome.detail, outcome.body
+        )
+    else:
+        word = Answer(client.address, silent, outcome.service, outcome.request_id, outcome.body)
+    size = body_size(outcome.body) + KEPT_OVERHEAD_BYTES
+    client.known[outcome.request_id] = word
+    bus.outcomes.append((outcome.at - bus.wall_offset, client, outcome.request_id, outcome.token, size))
+    bus.outcomes_bytes += size
+
+
+def _restore_job(bus: Bus, entry: ledger.JobEntry, links: dict[str, int], silent: Any, now: float) -> None:
+    client = _client(bus, entry.link, entry.identity, links)
+    # More services than allowed are no reason to lose what was promised.
+    service = bus.service(entry.service) or bus.extra_service(entry.service)
+    size = body_size(entry.body)
+    request = new_request(
+        entry.token,
+        entry.request_id,
+        client,
+        bus.voices.get(entry.voice, silent),
+        service,
+        entry.body,
+        size,
+        entry.options,
+        entry.accepted_at - bus.wall_offset,
+        inf if entry.expires_at is None else entry.expires_at - bus.wall_offset,
+    )
+    request.durable = True
+    request.attempt = entry.attempt
+    request.history = entry.history
+    request.failures = sum(attempt.reason != str(Reason.WORKER_LOST) for attempt in entry.history)
+    client.known[request.key] = request
+    client.unanswered += 1
+    bus.patient[request.token] = request
+    bus.held_bytes += size
+    bus.counters.accepted += 1
+    service.accepted += 1
+    if request.expires_at != inf:
+        bus.expiries.set(request, request.expires_at)
+    if entry.worker:
+        request.state = ORPHAN[request.state]
+        attempts.set_alarm(bus, request, now + bus.limits.orphan_grace_s)
+    elif entry.due_at > bus.wall_at(now):
+        request.state = WAIT[request.state]
+        service.waiting += 1
+        attempts.set_alarm(bus, request, entry.due_at - bus.wall_offset)
+    else:
+        request.state = QUEUE[request.state]
+        service.queue.push(request)
