@@ -10,9 +10,14 @@ Times here are wall-clock seconds, because a monotonic clock means nothing after
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
-from polybus.core.model import JobOptions
+from polybus.core.model import JobOptions, Reason
+
+# In a history: not an attempt, but the place where an operator queued a dead letter again.
+REVIVED: Final = "revived"
 
 # -- entries ----------------------------------------------------------------------------------
 
@@ -25,6 +30,17 @@ class Attempt(Struct, frozen=True):
     worker: str
     reason: str
     detail: str = ""
+
+
+def failures_in(history: tuple[Attempt, ...]) -> int:
+    """How many attempts failed since the job was last revived. A lost worker is no failure of the job."""
+    count = 0
+    for attempt in history:
+        if attempt.reason == REVIVED:
+            count = 0
+        elif attempt.reason != Reason.WORKER_LOST:
+            count += 1
+    return count
 
 
 class JobEntry(Struct, frozen=True):
@@ -108,6 +124,8 @@ class ScheduleRun(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
+    """A job is there. If it was a dead letter or had an outcome before, it has neither any more."""
+
     job: JobEntry
 
 

@@ -59,7 +59,10 @@ class MemoryStore:
     # -- lines --------------------------------------------------------------------------------
 
     def _accepted(self, line: ledger.Accepted) -> None:
-        self._jobs[line.job.token] = line.job
+        token = line.job.token
+        self._jobs[token] = line.job
+        self._dead.pop(token, None)
+        self._outcomes.pop(token, None)
 
     def _started(self, line: ledger.Started) -> None:
         if job := self._jobs.get(line.token):

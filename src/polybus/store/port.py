@@ -2,7 +2,7 @@
 
 A store keeps what the lines of `core.ledger` say.  Their meaning, which every implementation shares:
 
-- `Accepted` puts a job there; a job of the same token is replaced.
+- `Accepted` puts a job there; a job of the same token is replaced, a dead letter or an outcome of it is gone.
 - `Started` and `Waiting` change a job that is there; for any other token they mean nothing.
 - `Ended` removes the job and keeps its outcome and its dead letter, if it has them.
 - `Ran` keeps one run for each due time of a schedule, also when the schedule is gone, but not for ever

@@ -234,6 +234,8 @@ class SqliteStore:
         self._shelves["job"].put(token, line.job)
         self._shelves["started"].remove(token)
         self._shelves["delay"].remove(token)
+        self._shelves["dead"].remove(token)
+        self._shelves["outcome"].remove(token)
 
     def _started(self, line: ledger.Started) -> None:
         if self._shelves["job"].holds(line.token):
