@@ -44,7 +44,8 @@ def layer(internal: str = "", external: str = "", *, pure: bool = False) -> Laye
 LAYERS = {
     "errors": layer(pure=True),
     "wire": layer("errors", "msgspec", pure=True),
-    "core": layer("errors", "msgspec", pure=True),
+    # cronsim is pure computation: it reads cron texts and knows the calendar.
+    "core": layer("errors", "msgspec cronsim", pure=True),
     "config": layer("errors core", "msgspec"),
     "dialects": layer("errors wire core", "msgspec"),
     "store": layer("errors core", "msgspec"),

@@ -1,0 +1,274 @@
+"""The engine of schedules: what is due, what was missed, what a changed clock does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from polybus.core import schedules
+from polybus.core.cron import BadSchedule
+from polybus.core.ledger import ScheduleEntry
+from polybus.core.schedules import LATE, MOVED, PUNCTUAL_S, RAN, SKIPPED, Run, Schedules
+
+WALL = datetime(2026, 6, 1, 12, 0, tzinfo=UTC).timestamp()
+MINUTE = ScheduleEntry("minute", b"mail", b"run", interval_s=60.0)
+NOON = ScheduleEntry("noon", b"mail", b"run", cron="0 12 * * *")
+
+
+def told(runs: list[Run]) -> list[tuple[str, float, int]]:
+    return [(run.what, run.due_at - WALL, run.missed) for run in runs]
+
+
+def engine(*entries: ScheduleEntry, haste: bool = False) -> Schedules:
+    made = Schedules()
+    for entry in entries:
+        made.add(entry, WALL, haste)
+    return made
+
+
+# -- on time ----------------------------------------------------------------------------------
+
+
+def test_an_interval_counts_from_the_time_it_was_set() -> None:
+    made = engine(MINUTE)
+    assert made.next_at() == WALL + 60
+    assert made.due(WALL + 59.99) == []
+    assert told(made.due(WALL + 60)) == [(RAN, 60, 0)]
+    # A run that was handed out late does not move the next one.
+    assert told(made.due(WALL + 122)) == [(RAN, 120, 0)]
+    assert made.next_at() == WALL + 180
+
+
+def test_haste_is_a_first_run_at_once() -> None:
+    made = engine(MINUTE, NOON, haste=True)
+    assert told(made.due(WALL)) == [(RAN, 0, 0), (RAN, 0, 0)]
+    assert made.get("minute").next_at == WALL + 60
+    assert made.get("noon").next_at == WALL + 86_400
+
+
+def test_cron_is_read_in_its_zone() -> None:
+    made = engine(NOON, replace(NOON, key="berlin", timezone="Europe/Berlin"))
+    assert made.get("noon").next_at == WALL + 86_400
+    assert made.get("berlin").next_at == WALL + 22 * 3600
+
+
+@given(every_s=st.floats(0.1, 1e6), seconds=st.floats(0, 1e8))
+def test_an_interval_does_not_drift(every_s: float, seconds: float) -> None:
+    made = engine(replace(MINUTE, interval_s=every_s))
+    wall = WALL + seconds
+    made.due(wall)
+    number = round((made.next_at() - WALL) / every_s)
+    assert made.next_at() == pytest.approx(WALL + number * every_s, abs=1e-6)
+    assert wall < made.next_at() <= wall + every_s + 1e-6
+
+
+def test_what_is_due_comes_in_the_order_of_its_time() -> None:
+    entries = [replace(MINUTE, key=str(s), interval_s=float(s)) for s in (30, 10, 20)]
+    assert [run.entry.key for run in engine(*entries).due(WALL + 30)] == ["10", "20", "30"]
+
+
+def test_no_more_than_asked_for_at_once() -> None:
+    made = engine(*(replace(MINUTE, key=str(number)) for number in range(5)))
+    assert len(made.due(WALL + 60, most=2)) == 2
+    assert made.next_at() == WALL + 60
+    assert len(made.due(WALL + 60, most=2)) == 2
+    assert len(made.due(WALL + 60, most=2)) == 1
+    assert made.next_at() == WALL + 120
+
+
+def test_the_last_run_ends_the_schedule() -> None:
+    made = engine(replace(MINUTE, runs_left=2))
+    (first,) = made.due(WALL + 60)
+    assert first.next is not None
+    assert first.next.runs_left == 1
+    (last,) = made.due(WALL + 120)
+    assert last.what == RAN
+    assert last.next is None
+    assert len(made) == 0
+    assert made.next_at() == inf
+
+
+def test_set_again_it_begins_anew() -> None:
+    made = engine(MINUTE)
+    made.add(replace(MINUTE, interval_s=None, cron="0 13 * * *"), WALL + 10)
+    assert made.due(WALL + 60) == []
+    assert told(made.due(WALL + 3600)) == [(RAN, 3600, 0)]
+    made.add(replace(MINUTE, interval_s=5.0), WALL + 3600)
+    assert told(made.due(WALL + 3605)) == [(RAN, 3605, 0)]
+
+
+def test_removed_it_is_not_due() -> None:
+    made = engine(MINUTE, NOON)
+    assert made.remove("minute")
+    assert not made.remove("minute")
+    assert made.due(WALL + 60) == []
+    assert [entry.key for entry in made] == ["noon"]
+
+
+def test_old_times_are_not_kept_for_ever() -> None:
+    made = engine()
+    for number in range(10_000):
+        made.add(replace(MINUTE, interval_s=1000.0 + number), WALL)
+    assert len(made._order) < 2000
+
+
+# -- missed -----------------------------------------------------------------------------------
+
+
+def test_what_was_missed_is_one_late_run() -> None:
+    made = engine(MINUTE, NOON)
+    runs = {run.entry.key: run for run in made.due(WALL + 3 * 86_400 + 630)}
+    assert told([runs["minute"]]) == [(LATE, 3 * 86_400 + 600, 3 * 1440 + 9)]
+    assert told([runs["noon"]]) == [(LATE, 3 * 86_400, 2)]
+    assert made.get("minute").next_at == WALL + 3 * 86_400 + 660
+    assert made.get("noon").next_at == WALL + 4 * 86_400
+
+
+def test_or_none() -> None:
+    made = engine(replace(MINUTE, missed="skip", runs_left=3), replace(NOON, missed="skip"))
+    runs = {run.entry.key: run for run in made.due(WALL + 86_400 + 630)}
+    assert told([runs["minute"]]) == [(SKIPPED, 86_400 + 600, 1440 + 9)]
+    assert told([runs["noon"]]) == [(SKIPPED, 86_400, 0)]
+    assert not any(run.starts_job for run in runs.values())
+    # What was not run is not used up.
+    assert made.get("minute").runs_left == 3
+
+
+def test_skipping_ends_with_what_is_on_time() -> None:
+    made = engine(replace(MINUTE, missed="skip"), replace(NOON, missed="skip"))
+    runs = made.due(WALL + 2 * 86_400 + 2)
+    by_key = {key: [run for run in runs if run.entry.key == key] for key in ("minute", "noon")}
+    assert told(by_key["minute"]) == [(SKIPPED, 2 * 86_400 - 60, 2 * 1440 - 2), (RAN, 2 * 86_400, 0)]
+    assert told(by_key["noon"]) == [(SKIPPED, 86_400, 0), (RAN, 2 * 86_400, 0)]
+
+
+@pytest.mark.parametrize("missed", ["late", "skip"])
+def test_a_busy_moment_is_not_late(missed: str) -> None:
+    made = engine(replace(MINUTE, missed=missed))
+    assert told(made.due(WALL + 60 + PUNCTUAL_S)) == [(RAN, 60, 0)]
+
+
+def test_every_due_time_is_told_exactly_once() -> None:
+    made = engine(replace(MINUTE, interval_s=7.0, missed="skip"))
+    total = 0
+    for wall in (3, 7, 8, 40, 41, 42, 1000, 1001, 1002, 5000):
+        runs = made.due(WALL + wall)
+        total += sum(1 + run.missed for run in runs)
+        assert total == wall // 7
+
+
+# -- changed clocks ---------------------------------------------------------------------------
+
+
+def test_a_clock_set_back_runs_nothing_again() -> None:
+    made = engine(replace(MINUTE, interval_s=7200.0), NOON)
+    made.due(WALL + 86_400 + 3599)
+    for wall in range(86_400, 86_400 + 7200, 60):
+        assert made.due(WALL + wall) == []
+    assert told(made.due(WALL + 86_400 + 7200)) == [(RAN, 86_400 + 7200, 0)]
+
+
+def test_an_interval_is_not_silent_for_the_whole_jump() -> None:
+    made = engine(MINUTE)
+    assert told(made.due(WALL + 60)) == [(RAN, 60, 0)]
+    (moved,) = made.due(WALL - 3600)
+    assert (moved.what, moved.due_at, moved.starts_job) == (MOVED, WALL + 120, False)
+    assert told(made.due(WALL - 3540)) == [(RAN, -3540, 0)]
+    # And it is not moved again.
+    assert told(made.due(WALL - 3480)) == [(RAN, -3480, 0)]
+
+
+def test_small_steps_back_add_up() -> None:
+    made = engine(MINUTE)
+    made.due(WALL + 60)
+    for step in range(1, 100):
+        wall = WALL + 60 - step * 4
+        assert all(run.what == MOVED for run in made.due(wall))
+        # Never silent for longer than an interval and a little.
+        assert made.next_at() - wall <= 60 + 2 * PUNCTUAL_S
+
+
+def test_after_a_restart_with_a_clock_set_back() -> None:
+    old = engine(MINUTE, NOON)
+    made = Schedules()
+    made.load(old)
+    assert [run.what for run in made.due(WALL - 86_400)] == [MOVED]
+    assert made.get("noon").next_at == WALL + 86_400
+
+
+def test_a_clock_that_leaps_ahead_is_like_a_restart() -> None:
+    made = engine(MINUTE)
+    assert told(made.due(WALL + 86_400)) == [(LATE, 86_400, 1439)]
+
+
+def test_the_same_due_time_after_a_jump_has_another_job_id() -> None:
+    made = engine(MINUTE)
+    ids = [run.job_id for run in made.due(WALL + 60)]
+    made.due(WALL - 60)
+    ids += [run.job_id for wall in (0, 60, 120) for run in made.due(WALL + wall)]
+    assert len(set(ids)) == len(ids) == 4
+    assert ids[0].startswith(b"minute@")
+
+
+def test_replayed_it_has_the_same_job_id() -> None:
+    old = engine(MINUTE, haste=True)
+    first, second = Schedules(), Schedules()
+    first.load(old)
+    second.load(old)
+    assert [run.job_id for run in first.due(WALL + 1)] == [run.job_id for run in second.due(WALL + 2)]
+
+
+# -- refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "word"),
+    [
+        (replace(MINUTE, key=""), "key"),
+        (replace(MINUTE, key="k" * 201), "key"),
+        (replace(MINUTE, key="a\nb"), "key"),
+        (replace(MINUTE, queue=b""), "queue"),
+        (replace(MINUTE, cron="* * * * *"), "either"),
+        (replace(MINUTE, interval_s=None), "either"),
+        (replace(MINUTE, interval_s=0.0), "interval"),
+        (replace(MINUTE, interval_s=-1.0), "interval"),
+        (replace(MINUTE, interval_s=float("nan")), "interval"),
+        (replace(MINUTE, interval_s=1e12), "interval"),
+        (replace(MINUTE, runs_left=0), "runs"),
+        (replace(MINUTE, missed="often"), "late or skip"),
+        (replace(MINUTE, message=b"x" * (1024 * 1024 + 1)), "bytes"),
+        (replace(NOON, cron="61 * * * *"), "minute"),
+        (replace(NOON, timezone="Europe/Atlantis"), "time zone"),
+    ],
+)
+def test_what_makes_no_sense_changes_nothing(entry: ScheduleEntry, word: str) -> None:
+    made = engine(MINUTE, NOON)
+    with pytest.raises(BadSchedule, match=word):
+        made.add(entry, WALL)
+    assert [kept.key for kept in made] == ["minute", "noon"]
+    assert made.get("minute").next_at == WALL + 60
+
+
+def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "MAX_SCHEDULES", 2)
+    made = engine(MINUTE, NOON)
+    with pytest.raises(BadSchedule, match="remove some"):
+        made.add(replace(MINUTE, key="third"), WALL)
+    made.add(MINUTE, WALL + 5)
+
+
+def test_what_cannot_be_understood_any_more_is_kept_but_not_run() -> None:
+    made = Schedules()
+    odd = replace(NOON, key="odd", timezone="Europe/Atlantis", next_at=WALL)
+    ((entry, why),) = made.load([odd, replace(MINUTE, next_at=WALL)])
+    assert (entry, "Atlantis" in why) == (odd, True)
+    assert [run.entry.key for run in made.due(WALL)] == ["minute"]
+    for number in range(2000):
+        made.add(replace(MINUTE, interval_s=1000.0 + number), WALL)
+    assert {run.entry.key for run in made.due(WALL + 86_400)} == {"minute"}
+    assert made.get("odd") == odd
