@@ -90,19 +90,14 @@ def show_job(
         return
     print_table(("", ""), facts(found))
     if found["history"]:
-        print_table(
-            (">attempt", "ended", "worker", "reason", "detail"),
-            (
-                [
-                    entry["number"],
-                    moment("at")(entry),
-                    entry["worker"] or NOTHING,
-                    entry["reason"],
-                    entry["detail"],
-                ]
-                for entry in found["history"]
-            ),
-        )
+        columns: dict[str, Cell] = {
+            ">attempt": lambda row: row["number"] or NOTHING,
+            "ended": moment("at"),
+            "worker": field("worker"),
+            "reason": field("reason"),
+            "detail": field("detail"),
+        }
+        show(found["history"], False, columns, "")
 
 
 def facts(found: Row) -> list[tuple[str, object]]:
@@ -117,7 +112,7 @@ def facts(found: Row) -> list[tuple[str, object]]:
         ("state", state),
         ("why", ": ".join(filter(None, (found["reason"], found["detail"])))),
         ("worker", found["worker"]),
-        ("attempt", attempts(found)),
+        ("attempt", "" if found["attempt"] is None else attempts(found)),
         ("kept", "on disk" if found["guarantee"] else "in memory"),
         ("time limit", span("timeout_s")(found) if found["timeout_s"] else ""),
         (
@@ -207,7 +202,7 @@ def dead(
     data_dir: DataDir = None,
     json_: Json = False,
 ) -> None:
-    """List the dead letters, jobs that were given up after their last attempt, the newest first.
+    """List the dead letters, jobs that were given up after their last attempt, the oldest first.
 
     'polybus jobs show' tells every attempt of one, 'polybus jobs retry' puts it back into its queue.
     """
@@ -240,7 +235,7 @@ def _drop(
     data_dir: Path | None,
     as_json: bool,
 ) -> None:
-    from polybus.cli.output import print_json
+    from polybus.cli.output import print_json, say
 
     which = _which(names, all_, queue)
     what = (
@@ -254,7 +249,11 @@ def _drop(
     if as_json:
         print_json(answer)
     else:
+        for name in answer["unknown"]:
+            say(f"no dead letter is called {name}; 'polybus jobs dead' lists them")
         print(f"{count(answer['dropped'], 'dead letter')} dropped")
+    if answer["unknown"]:
+        raise typer.Exit(1)
 
 
 def _confirm(question: str) -> None:

@@ -89,7 +89,7 @@ def _restore_job(bus: Bus, entry: ledger.JobEntry, links: dict[str, int], silent
     request.durable = True
     request.attempt = entry.attempt
     request.history = entry.history
-    request.failures = sum(attempt.reason != str(Reason.WORKER_LOST) for attempt in entry.history)
+    request.failures = ledger.failures_in(entry.history)
     client.known[request.key] = request
     client.unanswered += 1
     bus.patient[request.token] = request

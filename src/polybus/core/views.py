@@ -62,10 +62,7 @@ def _ended(service: Service) -> int:
 def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: float = 0.0) -> dict[str, Any]:
     workers = service.roster.members
     oldest = service.queue.oldest_at()
-    policy: QueuePolicy = getattr(service, "policy", None) or NO_POLICY
-    running = sum(
-        1 for worker in workers for request in worker.inflight.values() if request.service is service
-    )
+    policy = service.policy or NO_POLICY
     oldest_s = round(now - oldest, 3) if oldest is not None else None
     return {
         "service": service.name.decode(errors="replace"),
@@ -74,7 +71,9 @@ def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: floa
         "free_slots": sum(max(worker.free, 0) for worker in workers),
         "queued": service.queue.length,
         "oldest_queued_s": oldest_s,
-        "in_flight": running,
+        "in_flight": sum(
+            1 for worker in workers for request in worker.inflight.values() if request.service is service
+        ),
         "accepted": service.accepted,
         "answered": service.answered,
         "failed": service.failed,
@@ -82,8 +81,8 @@ def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: floa
         "depth": service.queue.length,
         "oldest_s": oldest_s,
         "rate_per_s": rate_per_s,
-        "running": running,
-        "waiting": getattr(service, "waiting", 0),
+        "running": service.running,
+        "waiting": service.waiting,
         "limits": {"concurrency": policy.concurrency, "rate_per_s": policy.rate_per_s},
         "guarantee": policy.guarantee,
     }

@@ -6,12 +6,16 @@
 Everything is JSON.  A tap is answered with one message for each thing observed, under the id of
 the question, for as long as the asker repeats it (every few seconds): a listener that died costs
 nothing for long.  A listener that reads too slowly misses records and is told how many.
+
+An answer that has to wait, for the store or for the disk, is a `Later`; questions that came after it may be
+answered before it, which is why answers carry the id of their question.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -59,6 +63,33 @@ class BadQuestion(Exception):
     """The asker is told this."""
 
 
+class Later:
+    """An answer that is given later, once."""
+
+    def __init__(self) -> None:
+        self._tell: Callable[[dict[str, Any]], None] | None = None
+        self._answer: dict[str, Any] | None = None
+
+    def give(self, value: Any) -> None:
+        self._finish({"ok": value})
+
+    def refuse(self, why: str) -> None:
+        self._finish({"error": why})
+
+    def then(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        """Who is to be told; at once if the answer is already there."""
+        if self._answer is not None:
+            tell(self._answer)
+        else:
+            self._tell = tell
+
+    def _finish(self, answer: dict[str, Any]) -> None:
+        if self._answer is None:
+            self._answer = answer
+            if self._tell is not None:
+                self._tell(answer)
+
+
 class AdminEar:
     """The ear of the admin socket, and the fan-out of observations to taps."""
 
@@ -69,6 +100,7 @@ class AdminEar:
         wall: Callable[[], float],
         facts: Callable[[], dict[str, Any]],
         on_drain: Callable[[], None] = lambda: None,
+        more: Mapping[str, Callable[[dict[str, Any], float], Any]] | None = None,
     ) -> None:
         self._bus = bus
         # The server's part of draining: what is still unanswered after a while is left so.
@@ -91,6 +123,7 @@ class AdminEar:
             "requests": lambda question, now: views.requests(bus, now, _dialect, MAX_LISTED),
             "cancel": self._cancel,
             "drain": self._drain,
+            **(more or {}),
         }
 
     def receive(self, link: int, frames: Message, now: float) -> None:
@@ -117,12 +150,19 @@ class AdminEar:
                 raise BadQuestion(
                     f"unknown command {question.get('do')!r}; known: {', '.join(self._commands)}, tap"
                 )
-            answer: dict[str, Any] = {"ok": command(question, now)}
+            value = command(question, now)
+            if isinstance(value, Later):
+                value.then(partial(self._answer, peer, number))
+                return
+            answer: dict[str, Any] = {"ok": value}
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
             answer = {"error": f"the question is no JSON object: {error}"}
         except BadQuestion as error:
             answer = {"error": str(error)}
-        self._outbox.put(link, [peer[1], EMPTY, TAG, number, msgspec.json.encode(answer)], None)
+        self._answer(peer, number, answer)
+
+    def _answer(self, peer: Address, number: bytes, answer: dict[str, Any]) -> None:
+        self._outbox.put(peer[0], [peer[1], EMPTY, TAG, number, msgspec.json.encode(answer)], None)
 
     def expire(self, now: float) -> None:
         """Let go of listeners that no longer ask, and count what was done. Called about every second."""

@@ -116,11 +116,12 @@ def test_show_a_dead_letter_says_how_to_run_it_again(
 
 
 def test_show_a_result(broker: Canned, capsys: pytest.CaptureFixture[str]) -> None:
-    broker.answers["job"] = whole(state="done", result_base64=[b64("42")], body_base64=None, history=[])
+    ended = whole(state="done", attempt=None, retries=None, result_base64=[b64("42")], body_base64=None)
+    broker.answers["job"] = {**ended, "history": []}
     assert run(["jobs", "show", "n-1"]) == 0
     out = capsys.readouterr().out
     assert "42" in out
-    assert "attempt" in out
+    assert "attempt" not in out
     assert run(["jobs", "show", "n-1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == broker.answers["job"]
 
@@ -184,7 +185,7 @@ def test_dropping_asks_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    broker.answers["dead_drop"] = {"dropped": 2}
+    broker.answers["dead_drop"] = {"dropped": 2, "unknown": []}
     assert run(["jobs", "dead", "--drop", "n-1", "n-2"]) == status
     captured = capsys.readouterr()
     assert "Throw 2 dead letters away" in captured.err
@@ -194,8 +195,14 @@ def test_dropping_asks_first(
 
 
 def test_dropping_without_asking(broker: Canned, capsys: pytest.CaptureFixture[str]) -> None:
-    broker.answers["dead_drop"] = {"dropped": 1}
+    broker.answers["dead_drop"] = {"dropped": 1, "unknown": []}
     assert run(["jobs", "dead", "--drop", "--all", "--queue", "email", "--yes"]) == 0
     assert run(["jobs", "dead", "--drop", "n-1", "--yes", "--json"]) == 0
     assert broker.questions == [("dead_drop", {"all": "email"}), ("dead_drop", {"jobs": ["n-1"]})]
-    assert capsys.readouterr().out == '1 dead letter dropped\n{"dropped": 1}\n'
+    assert capsys.readouterr().out == '1 dead letter dropped\n{"dropped": 1, "unknown": []}\n'
+
+
+def test_dropping_what_is_not_there_fails(broker: Canned, capsys: pytest.CaptureFixture[str]) -> None:
+    broker.answers["dead_drop"] = {"dropped": 0, "unknown": ["n-9"]}
+    assert run(["jobs", "dead", "--drop", "n-9", "--yes"]) == 1
+    assert "no dead letter is called n-9" in capsys.readouterr().err
