@@ -85,13 +85,13 @@ def _refuse(bus: Tables, call: Call, reason: Reason, detail: str) -> None:
     bus.actions.append(Refuse(call.client, call.voice, call.service, call.request_id, reason, detail, []))
 
 
-def _answer(bus: Tables, call: Call, value: Any) -> None:
+def _answer(bus: Tables, call: Call, value: Any, job: Request | None = None) -> None:
     """Answer when everything that was noted is on disk."""
     if call.receipt:
-        after_written(bus, Accept(call.client, call.voice, call.service, call.request_id))
+        after_written(bus, Accept(call.client, call.voice, call.service, call.request_id), job)
     if call.wants_reply:
         body = [value if isinstance(value, bytes) else msgspec.json.encode(value)]
-        after_written(bus, Answer(call.client, call.voice, call.service, call.request_id, body))
+        after_written(bus, Answer(call.client, call.voice, call.service, call.request_id, body), job)
 
 
 def _one_frame(body: Body) -> bytes:
@@ -121,13 +121,16 @@ def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
             )
     else:
         bus.counters.duplicates += 1
+    first = flows.member_id(job_id, 0) if submission.group else job_id
+    job = bus.desk.known.get(first)
+    request = job if isinstance(job, Request) else None
     if submission.reply == "result":
         if call.receipt:
-            after_written(bus, Accept(call.client, call.voice, call.service, call.request_id))
+            after_written(bus, Accept(call.client, call.voice, call.service, call.request_id), request)
         if call.wants_reply:
             _await(bus, call, job_id)
     else:
-        _answer(bus, call, {"job": job_id.decode()})
+        _answer(bus, call, {"job": job_id.decode()}, request)
 
 
 def _accept_job(

@@ -19,6 +19,8 @@ from polybus.core.replies import KEPT_OVERHEAD_BYTES, body_size, keep, keep_refu
 if TYPE_CHECKING:
     from polybus.core.tables import Tables
 
+# Ends that nobody needs to look into: somebody wanted it, or it never was.
+NO_DEATH = frozenset({Reason.CANCELLED, Reason.STORE_UNAVAILABLE})
 # Outcomes are forgotten so many at a time: each costs a row on disk.
 FORGOTTEN_AT_ONCE = 1000
 
@@ -61,13 +63,14 @@ def entry_of(bus: Tables, request: Request, due_at: float = 0.0) -> ledger.JobEn
 # -- written ----------------------------------------------------------------------------------
 
 
-def after_written(bus: Tables, action: Any) -> None:
-    """Note an action that is to be done when everything noted so far is on disk."""
+def after_written(bus: Tables, action: Any, request: Request | None = None) -> None:
+    """Note an action that is to be done when everything noted so far is on disk; if it is a word about a
+    request, it is another word should that not get there."""
     number = bus.batch if bus.lines else bus.batch - 1
     if number <= bus.written:
         bus.actions.append(action)
     else:
-        bus.held.append((number, None, action))
+        bus.held.append((number, request, action))
 
 
 def note_accepted(bus: Tables, request: Request, receipt: bool, due_at: float = 0.0) -> None:
@@ -91,7 +94,7 @@ def conclude(
     assert word is not None
     is_job = request.durable or request.options.retries > 0
     dead = None
-    if refusal is not None and is_job and refusal.reason is not Reason.CANCELLED:
+    if refusal is not None and is_job and refusal.reason not in NO_DEATH:
         if not bus.store_trouble or request.durable:
             entry = entry_of(bus, request)
             dead = ledger.DeadLetter(entry, bus.wall_at(now), str(refusal.reason), refusal.detail)
@@ -188,7 +191,7 @@ def forget_outcomes(bus: Tables, now: float) -> None:
     limits = bus.limits
     tokens: list[bytes] = []
     while bus.outcomes and (
-        bus.outcomes[0][0] < now - limits.outcomes_age_s
+        bus.outcomes[0][0] < now - bus.outcomes_age_s
         or len(bus.outcomes) > limits.outcomes_count
         or bus.outcomes_bytes > limits.outcomes_bytes
     ):

@@ -90,8 +90,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     orphan_grace_s: PositiveSeconds = 15.0
     # A worker kills a job that ran too long; if it has not said so after this, the attempt is counted here.
     timeout_grace_s: PositiveSeconds = 5.0
-    # How long outcomes of guaranteed requests are kept, and how many.
-    outcomes_age_s: PositiveSeconds = 86_400.0
+    # Outcomes of guaranteed requests that are kept (how long: jobs.results_age_s).
     outcomes_count: Positive = 100_000
     outcomes_bytes: Positive = 256 * 1024 * 1024
     # Clients that wait for the outcome of a job, and members of one group.

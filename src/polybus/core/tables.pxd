@@ -26,7 +26,7 @@ cdef class Tables:
     cdef public list lines, policies
     cdef public Py_ssize_t batch, written, outcomes_bytes, waiting_clients
     cdef public object held, outcomes, desk, retrying, follow, member_ended, serve
-    cdef public double wall_offset
+    cdef public double wall_offset, outcomes_age_s
     cdef public dict link_names, voices, waiters, groups
     @cython.locals(sequence=Py_ssize_t, low=Py_ssize_t)
     cpdef bytes next_token(self)

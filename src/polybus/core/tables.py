@@ -151,6 +151,7 @@ class Tables:
         # Outcomes of guaranteed requests, the oldest first: since when, whose, and which.
         self.outcomes: deque[tuple[float, Client, bytes, bytes, int]] = deque()
         self.outcomes_bytes = 0
+        self.outcomes_age_s = 86_400.0
         # Wall-clock time minus ours; the server keeps it right.
         self.wall_offset = 0.0
         # The names of links and of voices, which mean the same after a restart.

@@ -128,7 +128,7 @@ class Ebus:
         self._heartbeat = Heartbeat(heartbeat_s * liveness, heartbeat_s, when_silent=True)
         beat_tag = wire.WORKER_TAG if strict else wire.CLIENT_TAG
         public = WorkerVoice if strict else PublicWorkerVoice
-        self._client_voices = by_framing(ClientVoice)
+        self.client_voices = by_framing(ClientVoice)
         self._public_workers = by_framing(lambda lead: public(lead, beat_tag))
         self._document_workers = by_framing(lambda lead: WorkerVoice(lead, beat_tag))
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {
@@ -141,7 +141,7 @@ class Ebus:
     def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
         message = read_command(wire.CLIENT_COMMANDS, frames, at)
         client = (link, bytes(frames[0]))
-        voice = self._client_voices[at]
+        voice = self.client_voices[at]
         bus = self._bus
         if client in bus.workers:
             bus.handle(events.Heard(client, voice), now)
@@ -178,7 +178,7 @@ class Ebus:
         except RemoteProtocolError:
             return
         client = (link, bytes(frames[0]))
-        refusal = Refuse(client, self._client_voices[at], b"", request_id, Reason.REJECTED, str(error), [])
+        refusal = Refuse(client, self.client_voices[at], b"", request_id, Reason.REJECTED, str(error), [])
         self._bus.actions.append(refusal)
 
     def _tell(self, client: Address, voice: ClientVoice, query: bytes, request_id: bytes) -> None:

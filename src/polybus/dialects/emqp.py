@@ -10,6 +10,9 @@ work that piled up overnight is still to be done.
 Public workers and schedulers take any message as a sign that the broker knows them, and only begin anew after
 silence.  So a worker that the bus does not know, or gave up for lost, is told nothing.  They exit on a
 DISCONNECT, so the word for "go" is the goodbye, KBYE (the document's KBAI if `strict`).
+
+A polybus worker says so when it comes (`wire.emqp_inform`).  It gets a voice of its own, with CANCEL and the
+number of the attempt, and may say PROGRESS, LEAVE and RETURN; no other peer sees any of that.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from polybus.core.actions import (
     Refuse,
     Reschedule,
     Say,
+    Stop,
 )
 from polybus.core.bus import Bus
 from polybus.core.model import PLAIN_CALL, Address, Heartbeat, JobOptions, Request, Worker
@@ -116,6 +120,21 @@ class WorkerVoice(Voice):
         return [peer[1], *self._lead, *wire.write_ack(self._new_id(), msg_id)]
 
 
+class PolybusWorkerVoice(WorkerVoice):
+    """Workers of our own: they can stop what they run, and want to know which attempt it is."""
+
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        headers = _headers_for_attempt(request.options, request.attempt)
+        tail = wire.write_order(request.token, request.service.name, headers, request.body)
+        return [worker.address[1], *self._lead, *tail]
+
+    def stop(self, action: Stop) -> Message:
+        return [action.worker.address[1], *self._lead, *wire.write_cancel(self._new_id(), action.token)]
+
+    def ack(self, peer: Address, msg_id: bytes) -> Message:
+        return [peer[1], *self._lead, *wire.write_ack(self._new_id(), msg_id, extended=True)]
+
+
 # The frames of a SCHEDULE with interval and cron.
 LONG_SCHEDULE: Final = 8
 
@@ -144,8 +163,9 @@ class Emqp:
         self._heartbeat = Heartbeat(timeout_s * liveness, heartbeat_s)
         new_id = message_ids(bus)
         self._new_id = new_id
-        self._client_voices = by_framing(lambda lead: ClientVoice(lead, new_id))
+        self.client_voices = by_framing(lambda lead: ClientVoice(lead, new_id))
         self._worker_voices = by_framing(lambda lead: WorkerVoice(lead, new_id, wall, strict))
+        self._polybus_voices = by_framing(lambda lead: PolybusWorkerVoice(lead, new_id, wall, strict))
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {wire.TAG: (self.hear, self.rebuke)}
         self.client_tags = self.worker_tags = self.tags
         self.publish_tags: dict[bytes, tuple[Hear, Rebuke]] = {wire.TAG: (self.hear_publisher, self.rebuke)}
@@ -172,7 +192,7 @@ class Emqp:
             body = msgspec.json.encode({"error": error.reason, "detail": str(error)})
             client = (link, bytes(frames[0]))
             # Written like a result, because it is the last word on that message.
-            self._bus.actions.append(Answer(client, self._client_voices[at], b"", msg_id, [body]))
+            self._bus.actions.append(Answer(client, self.client_voices[at], b"", msg_id, [body]))
 
     # -- clients --------------------------------------------------------------------------------
 
@@ -180,7 +200,7 @@ class Emqp:
         self._bus.handle(
             events.Submit(
                 client,
-                self._client_voices[at],
+                self.client_voices[at],
                 message.msg_id,
                 message.queue,
                 message.body,
@@ -198,11 +218,11 @@ class Emqp:
     def _schedule(self, client: Address, message: wire.Schedule, at: int, now: float) -> None:
         if not self._strict and message.interval_s is None and not message.cron:
             raise refuse("no_schedule", "the message tells neither interval_secs nor cron")
-        voice = self._client_voices[at]
+        voice = self.client_voices[at]
         self._bus.handle(events.Schedule(client, voice, message.msg_id, message, False), now)
 
     def _unschedule(self, client: Address, message: wire.Unschedule, at: int, now: float) -> None:
-        voice = self._client_voices[at]
+        voice = self.client_voices[at]
         self._bus.handle(events.Schedule(client, voice, message.msg_id, message, True), now)
 
     # -- workers and schedulers -----------------------------------------------------------------
@@ -219,7 +239,7 @@ class Emqp:
 
     def _inform(self, worker: Address, message: wire.Inform, at: int, now: float) -> None:
         bus = self._bus
-        voice = self._worker_voices[at]
+        voice = (self._worker_voices if message.holding is None else self._polybus_voices)[at]
         if message.role == "worker":
             offers = tuple((queue.name, queue.weight) for queue in message.queues)
             bus.handle(
@@ -229,14 +249,24 @@ class Emqp:
                     offers or ((self._default_queue, DEFAULT_WEIGHT),),
                     self._heartbeat,
                     grants_slots=True,
+                    holding=message.holding or (),
                 ),
                 now,
             )
         else:
             bus.handle(events.SchedulerUp(worker, voice, self._heartbeat), now)
-        # It has no slot yet, so nothing was sent to it before this.
+        # It has no slot yet, so no request was sent to it before this.
         if worker in bus.workers:
             bus.actions.append(Say(worker, voice.ack(worker, message.msg_id)))
+
+    def _progress(self, worker: Address, message: wire.Progress, at: int, now: float) -> None:
+        self._bus.handle(events.Part(worker, message.token, message.body), now)
+
+    def _leave(self, worker: Address, message: wire.Leave, at: int, now: float) -> None:
+        self._bus.handle(events.Leaving(worker), now)
+
+    def _return(self, worker: Address, message: wire.Return, at: int, now: float) -> None:
+        self._bus.handle(events.Returned(worker, message.token), now)
 
     def _heartbeat_of(self, worker: Address, message: wire.Heartbeat, at: int, now: float) -> None:
         """Known peers are noted for whatever they send, unknown ones are not answered."""
@@ -263,6 +293,9 @@ HEARERS: Final[dict[type, Callable[[Emqp, Address, Any, int, float], None]]] = {
     wire.Reply: Emqp._reply,
     wire.Ready: Emqp._ready,
     wire.Inform: Emqp._inform,
+    wire.Progress: Emqp._progress,
+    wire.Leave: Emqp._leave,
+    wire.Return: Emqp._return,
     wire.Heartbeat: Emqp._heartbeat_of,
     wire.Ack: Emqp._ack,
     wire.Goodbye: Emqp._goodbye,
@@ -292,6 +325,16 @@ def _headers_for(options: JobOptions) -> wire.Headers:
     return _write_options(options) if options.other else _write_options_cached(options)
 
 
+def _headers_for_attempt(options: JobOptions, attempt: int) -> wire.Headers:
+    if options is PLAIN_CALL and attempt == 1:
+        return FIRST_ORDER
+    return _add_attempt(options, attempt) if options.other else _add_attempt_cached(options, attempt)
+
+
+def _add_attempt(options: JobOptions, attempt: int) -> wire.Headers:
+    return msgspec.structs.replace(_headers_for(options), attempt=attempt)
+
+
 def _write_options(options: JobOptions) -> wire.Headers:
     return wire.Headers(
         reply_requested=True,
@@ -304,4 +347,6 @@ def _write_options(options: JobOptions) -> wire.Headers:
 
 _read_options_cached = lru_cache(maxsize=256)(_read_options)
 _write_options_cached = lru_cache(maxsize=256)(_write_options)
+_add_attempt_cached = lru_cache(maxsize=256)(_add_attempt)
 PLAIN_ORDER: Final = wire.Headers(reply_requested=True)
+FIRST_ORDER: Final = wire.Headers(reply_requested=True, attempt=1)

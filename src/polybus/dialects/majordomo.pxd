@@ -11,6 +11,6 @@ cdef class FamilyWorkerVoice(Voice):
 cdef class Majordomo:
     cdef public Tables _bus
     cdef public object _heartbeat
-    cdef public tuple _client_voices, _worker_voices
+    cdef public tuple client_voices, _worker_voices
     cdef public dict tags
     cpdef _final(self, tuple worker, bytes token, list body, object now)

@@ -56,7 +56,7 @@ class Majordomo:
     ) -> None:
         self._bus = bus
         self._heartbeat = heartbeat
-        self._client_voices = client_voices
+        self.client_voices = client_voices
         self._worker_voices = worker_voices
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {}
 
@@ -128,7 +128,7 @@ class Mdp(Majordomo):
     def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
         request = self._read_from_client(frames, at)
         client = (link, bytes(frames[0]))
-        self._submit(client, self._client_voices[at], b"", request.service, request.body, now)
+        self._submit(client, self.client_voices[at], b"", request.service, request.body, now)
 
     def hear_worker(self, link: int, frames: Message, at: int, now: float) -> None:
         message = self._read_from_worker(frames, at)

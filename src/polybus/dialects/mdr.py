@@ -84,7 +84,7 @@ class Mdr(Majordomo):
             parts = (request.service, request.request_id, request.body)
         service, request_id, body = parts
         client: Address = (link, frames[0])  # type: ignore[assignment]
-        voice = self._client_voices[at]
+        voice = self.client_voices[at]
         if service.startswith(MANAGEMENT):
             self._manage(client, voice, request_id, service, body)
         else:

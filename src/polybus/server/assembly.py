@@ -39,6 +39,8 @@ class Assembly(Struct):
     admin: Link
     outbound: Link
     subscribers: list[tuple[int, Publication]] = field(default_factory=list)
+    # How clients are answered, by names that mean the same after a restart.
+    voices: dict[str, Any] = field(default_factory=dict)
 
 
 def open_links(
@@ -88,6 +90,9 @@ def open_links(
     if publishers is not None:
         publishers.socket.send(SUBSCRIBE_ALL)
     assembly = Assembly(links, admin, outbound)
+    for name in ("ebus", "emqp", "mdp1", "mdp2", "mdr"):
+        for at in (1, 2):
+            assembly.voices[f"{name}.{at}"] = dialects[name].client_voices[at]
     publications = {"ebus.subscribe": ebus_publication, "emqp.subscribe": emqp_publication}
     for name, publication in publications.items():
         link = add(zmq.XPUB, name, SubscribeEar(bus, name.split(".")[0]))

@@ -33,6 +33,7 @@ from polybus.server.admin import AdminEar
 from polybus.server.assembly import Assembly, open_links
 from polybus.server.data_dir import DataDir
 from polybus.server.effects import Message, Outbox, Receive
+from polybus.server.keeping import Keeping
 from polybus.server.pump import open_pump
 
 # Messages taken from one socket in one turn: enough to spread the cost, few enough to stay quick.
@@ -68,7 +69,13 @@ class Broker:
 
     def open(self) -> dict[str, str]:
         """Bind every link and say where: name of the port setting → endpoint."""
-        self._data_dir = DataDir(Path(self.settings.broker.data_dir))
+        folder = Path(self.settings.broker.data_dir)
+        self._data_dir = DataDir(folder)
+        try:
+            self._keeping = Keeping(self.bus, self.settings, folder, self._wake)
+        except BaseException:
+            self._data_dir.release()
+            raise
         raise_file_limit()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self.settings.broker.io_threads)
         self._context.set(zmq.MAX_SOCKETS, 65_536)
@@ -100,6 +107,9 @@ class Broker:
         self._admin = AdminEar(self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain)
         self._assembly.admin.ear = self._admin
         self._ears = [link.ear for link in links]
+        self.bus.wall_offset = self._wall() - self._clock()
+        names = {link.number: link.name for link in links}
+        self._keeping.begin(names, self._assembly.voices, self._clock())
         self._data_dir.tell(self.endpoints)
         return self.endpoints
 
@@ -161,11 +171,15 @@ class Broker:
             now = clock()
             outbox.hear(batch, receive, now, self._survive)
             if now >= next_at:
+                # The time of day may be set while we run; a tick's delay is soon enough.
+                bus.wall_offset = self._wall() - now
                 bus.handle(tick, now)
                 if now - tapped_at > TAP_CHECK_S:
                     tapped_at = now
                     self._admin.expire(now)
             outbox.settle(now)
+            if bus.lines:
+                self._keeping.hand_over()
             next_at = bus.next_at(now)
 
     def _survive(self, link: int, frames: Message) -> None:
@@ -180,6 +194,7 @@ class Broker:
     def _woken(self, link: int, frames: Message, now: float) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
+        self._keeping.collect(now)
         if self._drain_asked:
             self._drain_asked = False
             if self._stop_at is None:
@@ -194,6 +209,7 @@ class Broker:
     def _apply(self, settings: Settings) -> None:
         """Take over what may change while running; the rest needs a restart."""
         self.bus.change_limits(settings.limits)
+        self._keeping.apply(settings)
         self.settings = settings
 
     def _end_soon(self) -> None:
@@ -243,6 +259,13 @@ class Broker:
                 self.bus.actions.append(act.Say((link.number, b""), ebus_publication(*FAREWELL)))
         for worker in list(self.bus.workers.values()):
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
+        self._outbox.settle(now)
+        left = self._keeping.close(now)
+        if left:
+            print(
+                f"polybus: {left} notes could not be written to {self.settings.broker.data_dir}",
+                file=sys.stderr,
+            )
         self._outbox.settle(now)
         self._data_dir.release()
         for link in self._assembly.links:
