@@ -98,11 +98,16 @@ def send(
         bool,
         typer.Option(
             "--guarantee",
-            help="Mark the job as one that must complete (emqp). This version keeps it in memory.",
+            help="The job completes even if broker or worker dies: it is on disk before it is confirmed "
+            "(emqp).",
         ),
     ] = False,
     retries: Annotated[
-        int, typer.Option(min=0, help="Tell the worker to try so often again after a failure (emqp).")
+        int,
+        typer.Option(
+            min=0,
+            help="Try so often again after a failure, with growing pauses; then it is a dead letter (emqp).",
+        ),
     ] = 0,
     time_limit: Annotated[
         int, typer.Option(min=0, metavar="SECONDS", help="End a run that takes longer; 0: never (emqp).")
@@ -114,7 +119,9 @@ def send(
 ) -> None:
     """Have something run, do not wait for what comes of it, and print the request's id.
 
-    In eMQP the id is printed as soon as the broker has confirmed that it has the job.
+    In eMQP the id is printed as soon as the broker has confirmed that it has the job, with --guarantee on
+    disk. 'polybus jobs show' tells what became of it. The settings of a queue may guarantee and retry its
+    jobs without being asked.
     """
     from polybus.cli.output import print_json
     from polybus.client.client import Client

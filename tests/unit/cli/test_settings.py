@@ -90,6 +90,15 @@ def test_a_reload_changes_queues(capfd: pytest.CaptureFixture[str]) -> None:
     assert "queues.c.retries unset → 3" in said
 
 
+def test_a_reload_changes_jobs_but_not_whether_there_is_a_store(capfd: pytest.CaptureFixture[str]) -> None:
+    new = config.load(overrides={"jobs.backoff_s": 2, "jobs.store": False}, environ={})
+    merged = serve.reloaded(config.Settings(), lambda: new)
+    assert (merged.jobs.backoff_s, merged.jobs.store) == (2.0, True)
+    said = capfd.readouterr().err
+    assert "changed jobs.backoff_s 1.0 → 2.0" in said
+    assert "needs a restart: jobs.store True → False" in said
+
+
 def test_a_reload_changes_limits_and_nothing_that_is_built_in(capfd: pytest.CaptureFixture[str]) -> None:
     old = config.Settings()
     wanted = config.load(
