@@ -1,4 +1,4 @@
-"""The files of a store: making them, opening them, and looking at them from outside before SQLite does.
+"""The files of a store: making them, opening them, and what their errors mean.
 
 store.db       the database, always in WAL mode; it appears under this name when it is complete
 store.db-wal   the write-ahead log, while a broker runs or after it was killed
@@ -7,25 +7,25 @@ store.mark     the number of the last commit (see mark.py)
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from pathlib import Path
 from typing import Final
 
-from msgspec import msgpack
-
 from polybus.errors import StoreDamaged, StoreError, StoreFailed, StoreFull
 from polybus.store import sql
-from polybus.store.codec import CODECS, checksum
 
 DATABASE: Final = "store.db"
+LOG: Final = "store.db-wal"
 MARK: Final = "store.mark"
 _UNFINISHED: Final = "store.new"
 
-PAGE_BYTES: Final = 4096
-# The log is copied into the database when it has this many pages. Longer, and pages that change often are
-# copied less often; but then a start after a crash, and the one commit that copies, take longer.
-CHECKPOINT_PAGES: Final = 4096
+# Measured: larger pages make large transactions a little cheaper, and small ones dearer from 16 KiB on.
+PAGE_BYTES: Final = 8192
+# The log is copied into the database when it has this many pages, 16 MiB. Longer, and pages that change
+# often are copied less often; but then the one commit that copies, and a start after a crash, take longer.
+CHECKPOINT_PAGES: Final = 2048
 # After an unusually large transaction the log gives the room back.
 LOG_BYTES: Final = 64 * 1024 * 1024
 CACHE_KIB: Final = 65_536
@@ -44,80 +44,64 @@ _PRAGMAS: Final = (
     f"PRAGMA journal_size_limit = {LOG_BYTES}",
     f"PRAGMA cache_size = -{CACHE_KIB}",
     "PRAGMA temp_store = MEMORY",
-    # Overwriting what is deleted would double the writes.
+    # Overwriting what is deleted would cost more than deleting it.
     "PRAGMA secure_delete = OFF",
     "PRAGMA cell_size_check = ON",
     "PRAGMA trusted_schema = OFF",
 )
 
-
-# -- errors -----------------------------------------------------------------------------------
-
-_FULL: Final = {sqlite3.SQLITE_FULL}
-_DISK: Final = {
+_DISK_TROUBLE: Final = {
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOMEM,
 }
+_TAKEN: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
-def translated(error: sqlite3.Error, folder: Path) -> StoreError:
-    """What an error of SQLite means for the store."""
-    # The lower byte is the kind, the rest says more of it.
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    name = getattr(error, "sqlite_errorname", type(error).__name__)
-    if code in _FULL:
+# -- errors -----------------------------------------------------------------------------------
+
+
+def translated(error: sqlite3.Error | OSError, folder: Path) -> StoreError:
+    """What an error of SQLite or of the system means for the store."""
+    if isinstance(error, OSError):
+        code, text = sqlite3.SQLITE_IOERR, error.strerror or str(error)
+        if error.errno in _NO_ROOM:
+            code = sqlite3.SQLITE_FULL
+    else:
+        # The lower byte is the kind, the rest says more of it.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        text = f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
+    if code == sqlite3.SQLITE_FULL:
         return StoreFull(
-            f"no room for {folder}: {error}. Make room on the disk; the broker tries again by itself."
+            f"no room in {folder}: {text}. Make room on the disk; the broker tries again by itself."
         )
-    if code in _DISK:
-        return StoreFailed(
-            f"{folder} cannot be read or written: {error} ({name}). Look at the disk and its rights."
-        )
-    return StoreDamaged(str(folder / DATABASE), f"{error} ({name})")
-
-
-def os_failure(error: OSError, folder: Path) -> StoreError:
-    import errno
-
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFull(f"no room for {folder}: {error.strerror}. Make room on the disk.")
-    return StoreFailed(
-        f"{folder} cannot be read or written: {error.strerror}. Look at the disk and its rights."
-    )
+    if code in _TAKEN:
+        return StoreFailed(f"another process has {folder / DATABASE} open: {text}. Close it there.")
+    if code in _DISK_TROUBLE:
+        return StoreFailed(f"cannot read or write {folder}: {text}. Look at the disk and at its permissions.")
+    return StoreDamaged(str(folder / DATABASE), text)
 
 
 # -- making and opening -----------------------------------------------------------------------
 
 
-def pack_meta(commit: int, sums: dict[str, tuple[int, int]], version: int) -> tuple[bytes, int]:
-    payload = msgpack.encode((version, commit, sums))
-    return payload, checksum(META_TAG, META_ROW, payload)
-
-
-def create(folder: Path) -> None:
+def create(folder: Path, meta: tuple[int, bytes, int]) -> None:
     """Make an empty store. The database gets its name when it is complete and on disk."""
     unfinished = folder / _UNFINISHED
-    for left in (
-        unfinished,
-        unfinished.with_name(_UNFINISHED + "-wal"),
-        unfinished.with_name(_UNFINISHED + "-journal"),
-    ):
-        left.unlink(missing_ok=True)
+    for left in ("", "-wal", "-shm", "-journal"):
+        (folder / (_UNFINISHED + left)).unlink(missing_ok=True)
     db = sqlite3.connect(unfinished, isolation_level=None)
     try:
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("BEGIN IMMEDIATE")
         for migration in sql.migrations():
-            for statement in statements(migration):
-                db.execute(statement)
-        empty = dict.fromkeys(CODECS, (0, 0))
-        db.execute(sql.query("put", "meta", 1), (META_ROW, *pack_meta(0, empty, sql.version())))
+            migrate(db, migration)
+        db.execute(sql.query("put", "meta", 1), meta)
         db.execute("COMMIT")
     finally:
         db.close()
@@ -127,17 +111,14 @@ def create(folder: Path) -> None:
     sync_folder(folder)
 
 
-def statements(text: str) -> list[str]:
-    """The statements of a script one by one, because `executescript` commits what is open."""
-    found, part = [], ""
-    for line in text.splitlines(keepends=True):
-        if line.startswith("--"):
-            continue
+def migrate(db: sqlite3.Connection, script: str) -> None:
+    """Run a script within the transaction that is open; `executescript` would commit it."""
+    part = ""
+    for line in script.splitlines(keepends=True):
         part += line
         if sqlite3.complete_statement(part):
-            found.append(part.strip().rstrip(";"))
+            db.execute(part)
             part = ""
-    return found
 
 
 def sync_folder(folder: Path) -> None:
@@ -170,13 +151,12 @@ def connect(folder: Path) -> sqlite3.Connection:
     return db
 
 
-def expected_objects() -> list[tuple[str, str, str, str]]:
-    """The schema as the migrations make it, to compare with the one on disk."""
+def expected_objects(version: int) -> list[tuple[str, str, str, str]]:
+    """The tables as the migrations make them, to compare with those on disk."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        for migration in sql.migrations():
-            for statement in statements(migration):
-                db.execute(statement)
+        for migration in sql.migrations()[:version]:
+            migrate(db, migration)
         return db.execute(sql.query("objects")).fetchall()
     finally:
         db.close()

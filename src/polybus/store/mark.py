@@ -22,10 +22,22 @@ _NUMBER: Final = 8
 class Mark:
     def __init__(self, path: Path) -> None:
         self.path: Final = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    @staticmethod
+    def create(path: Path) -> None:
+        """Whole, and on disk, before it gets its name; the folder must be synced by the caller."""
+        hidden = path.with_name(path.name + ".new")
+        handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(handle, _slot(0) * 2)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        hidden.replace(path)
 
     def read(self) -> int | None:
-        """The highest number that is whole; None if there is none, 0 in a file that is new."""
+        """The highest number that is whole; None if neither is."""
         content = os.pread(self._file, 2 * _SLOT, 0)
         slots = [content[at : at + _SLOT] for at in (0, _SLOT)]
         return max((_number(slot) for slot in slots if _is_whole(slot)), default=None)

@@ -18,20 +18,22 @@ _CHECKSUM: Final = (1 << CHECKSUM_BITS) - 1
 
 
 class Shelf:
-    __slots__ = ("_codec", "_gone", "_new", "count", "last", "name", "places", "total", "wrote")
+    __slots__ = ("_codec", "_gone", "_last", "_new", "_next", "_wrote", "count", "name", "places", "total")
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
         self._codec: Final[Codec] = CODECS[name]
         # key → row number and checksum, in one integer: no object more for the collector to look at.
         self.places: dict[Any, int] = {}
-        # The highest row number given out; how many rows there are; the sum of their checksums.
-        self.last = 0
+        # How many rows there are; the sum of their checksums; the highest row number given out.
         self.count = 0
         self.total = 0
+        self._last = 0
+        # What the transaction puts and removes; where it puts it; and the three numbers after it.
         self._new: dict[Any, Any] = {}
         self._gone: dict[Any, int] = {}
-        self.wrote: dict[Any, int] = {}
+        self._wrote: dict[Any, int] = {}
+        self._next: tuple[int, int, int] | None = None
 
     # -- what a transaction does ---------------------------------------------------------------
 
@@ -39,7 +41,8 @@ class Shelf:
         self._new[key] = entry
 
     def remove(self, key: Any) -> None:
-        self._new.pop(key, None)
+        if key in self._new:
+            del self._new[key]
         if key in self.places:
             self._gone[key] = self.places[key]
 
@@ -66,56 +69,62 @@ class Shelf:
 
     def changes(self) -> tuple[list[int], list[Any]]:
         """Numbers of rows to delete, and rows to put: number, payload, checksum, one after the other."""
-        codec, places, gone = self._codec, self.places, self._gone
-        tag, pack, wrote = codec.tag, codec.pack, self.wrote
-        deleted = [place >> CHECKSUM_BITS for place in gone.values()]
+        places, gone, wrote = self.places, self._gone, self._wrote
+        tag, pack = self._codec.tag, self._codec.pack
+        deleted: list[int] = []
+        total = self.total
+        for place in gone.values():
+            deleted.append(place >> CHECKSUM_BITS)
+            total -= place & _CHECKSUM
         rows: list[Any] = []
-        last = self.last
+        last, replaced = self._last, 0
         for key, entry in self._new.items():
-            if key in places and key not in gone:
-                number = places[key] >> CHECKSUM_BITS
+            place = places.get(key, 0)
+            if place and key not in gone:
+                number = place >> CHECKSUM_BITS
+                total -= place & _CHECKSUM
+                replaced += 1
             else:
                 number = last = last + 1
             payload = pack(entry)
             crc = checksum(tag, number, payload)
+            total += crc
             wrote[key] = number << CHECKSUM_BITS | crc
             rows += (number, payload, crc)
+        self._next = self.count - len(gone) - replaced + len(wrote), total, last
         return deleted, rows
 
+    @property
     def sums(self) -> tuple[int, int]:
-        """Count and sum of checksums as they are after the transaction; after `changes`."""
-        places, gone = self.places, self._gone
-        replaced = [places[key] for key in self.wrote if key in places and key not in gone]
-        removed = sum(place & _CHECKSUM for place in gone.values()) + sum(p & _CHECKSUM for p in replaced)
-        added = sum(place & _CHECKSUM for place in self.wrote.values())
-        return self.count - len(gone) - len(replaced) + len(self.wrote), self.total - removed + added
+        """Count and sum of checksums, as they are after the transaction once `changes` was called."""
+        return (self.count, self.total) if self._next is None else self._next[:2]
 
     def settle(self) -> None:
         """The transaction is on disk."""
-        self.count, self.total = self.sums()
+        if self._next is not None:
+            self.count, self.total, self._last = self._next
         places = self.places
         for key in self._gone:
             del places[key]
-        places.update(self.wrote)
-        if self.wrote:
-            self.last = max(self.last, max(self.wrote.values()) >> CHECKSUM_BITS)
+        places.update(self._wrote)
         self.forget()
 
     def forget(self) -> None:
-        """The transaction came to nothing."""
+        """The transaction is settled, or came to nothing."""
         self._new.clear()
         self._gone.clear()
-        self.wrote.clear()
+        self._wrote.clear()
+        self._next = None
 
     # -- what is on disk -----------------------------------------------------------------------
 
-    def found(self, number: int, payload: bytes, crc: int) -> Any:
+    def take(self, number: int, payload: bytes, crc: int) -> Any:
         """Take a row that was read on opening. Raises ValueError if it is not as it was written."""
         if checksum(self._codec.tag, number, payload) != crc:
             raise ValueError("its checksum is wrong")
         entry = self._codec.unpack(payload)
         self.places[self._codec.key(entry)] = number << CHECKSUM_BITS | crc
-        self.last = max(self.last, number)
+        self._last = max(self._last, number)
         self.count += 1
         self.total += crc
         return entry

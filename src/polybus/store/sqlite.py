@@ -1,6 +1,6 @@
 """The store on disk: SQLite in WAL mode, synced with every commit.
 
-One transaction is: the folded lines (shelf.py) as a few statements of many rows each, the meta row with the
+One transaction is: the folded lines (shelves.py) as a few statements of many rows each, the meta row with the
 number of the commit and the sums of every table, COMMIT, and then the mark.  Few statements, because each one
 gives up and takes back the interpreter's lock, for which the broker's loop competes.
 
@@ -11,27 +11,28 @@ everything as it was and the next one may be tried on the same connection.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import DecodeError, msgpack
-
-from polybus.core import ledger
-from polybus.core.ledger import Contents, DeadLetter, JobEntry, Line, Outcome, ScheduleRun
-from polybus.errors import StoreDamaged, StoreTooNew
-from polybus.store import files, sql
-from polybus.store.codec import CODECS, Delay, Group, checksum
+from polybus.core.ledger import Contents, DeadLetter, Line, Outcome, ScheduleRun
+from polybus.errors import StoreDamaged, StoreFailed
+from polybus.store import files, sql, verify
+from polybus.store.codec import CODECS
 from polybus.store.mark import Mark
-from polybus.store.port import RUNS, RUNS_PER_SCHEDULE, started, waiting
-from polybus.store.shelf import CHECKSUM_BITS, Shelf
+from polybus.store.shelf import CHECKSUM_BITS
+from polybus.store.shelves import Shelves
+from polybus.store.verify import Meta, pack_meta
 
 # Rows of one statement: large ones for throughput, small ones for what is left over.
 _AT_ONCE: Final = (256, 32, 4, 1)
 _COLUMNS: Final = 3
 # Rows looked at in one query while searching dead letters.
 _PAGE_ROWS: Final = 256
+# A disk that failed this often in a row may be another one now: the files are opened and verified again.
+_FAILURES: Final = 2
 
 
 class SqliteStore:
@@ -39,10 +40,13 @@ class SqliteStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder: Final = folder
-        self._database: Final = folder / files.DATABASE
+        self._path: Final = folder / files.DATABASE
         self._db: sqlite3.Connection | None = None
         self._mark: Mark | None = None
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves = Shelves()
+        self._inode = 0
+        self._failures = 0
+        # The number of the last commit.
         self.commit = 0
 
     # -- life ---------------------------------------------------------------------------------
@@ -50,25 +54,16 @@ class SqliteStore:
     def load(self) -> Contents:
         self.close()
         try:
-            self._open()
-            assert self._db is not None
-            self._check_structure(self._db)
-            contents = self._read(self._db)
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            assert self._mark is not None
-            self._mark.start(self.commit)
-        except sqlite3.Error as error:
-            self._abandon()
+            return self._open()
+        except (sqlite3.Error, OSError) as error:
+            self.close()
             raise files.translated(error, self.folder) from error
-        except OSError as error:
-            self._abandon()
-            raise files.os_failure(error, self.folder) from error
         except BaseException:
-            self._abandon()
+            self.close()
             raise
-        return contents
 
     def close(self) -> None:
+        """Everything committed is on disk already; this copies the log into the database and removes it."""
         if self._db is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._db.close()
@@ -78,238 +73,124 @@ class SqliteStore:
                 self._mark.close()
             self._mark = None
 
-    _abandon = close
-
-    def _open(self) -> None:
-        is_new = not self._database.exists()
-        marked = self._look_at_mark(is_new)
+    def _open(self) -> Contents:
+        is_new = not self._path.exists()
+        self._mark, marked = _open_mark(self.folder, is_new)
         if is_new:
-            files.create(self.folder)
-        files.check_header(self._database)
-        self._db = files.connect(self.folder)
-        self._marked = marked
+            empty = Meta(sql.version(), 0, dict.fromkeys(CODECS, (0, 0)))
+            files.create(self.folder, pack_meta(empty))
+        files.check_header(self._path)
+        db = self._db = files.connect(self.folder)
+        self._inode = os.stat(self._path).st_ino
+        verify.check_pages(db, self._path)
+        meta = verify.read_meta(db, self._path)
+        verify.check_commit(meta, marked, self._path)
+        verify.check_tables(db, meta, self._path)
+        contents = self._read(db, meta)
+        self.commit = meta.commit
+        if meta.version < sql.version():
+            self._migrate(db, meta.version)
+        # What a killed broker had written but not synced is visible now, and must not be lost later.
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._mark.start(self.commit)
+        self._failures = 0
+        return contents
 
-    def _look_at_mark(self, is_new: bool) -> int:
-        path = self.folder / files.MARK
-        known = path.exists()
-        if not known and not is_new:
-            raise StoreDamaged(
-                str(path), "it is missing, so nobody can tell whether the last commits are there"
-            )
-        self._mark = Mark(path)
-        if not known:
-            self._mark.start(0)
-            files.sync_folder(self.folder)
-        number = self._mark.read()
-        if number is None:
-            raise StoreDamaged(str(path), "neither of its two numbers is whole")
-        if is_new and number:
-            raise StoreDamaged(str(self._database), f"it is missing, but {number} commits were written to it")
-        return number
+    def _read(self, db: sqlite3.Connection, meta: Meta) -> Contents:
+        shelves = Shelves()
+        entries: dict[str, list[Any]] = {name: [] for name in CODECS}
+        for name, sums in meta.sums.items():
+            entries[name] = verify.read_table(db, shelves.by_name[name], sums, self._path)
+        try:
+            contents = shelves.contents(entries)
+        except KeyError as error:
+            raise StoreDamaged(str(self._path), f"it knows what became of {error}, but not the job") from None
+        self._shelves = shelves
+        return contents
 
-    # -- verifying ----------------------------------------------------------------------------
-
-    def _check_structure(self, db: sqlite3.Connection) -> None:
-        wrong = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
-        if wrong != ["ok"]:
-            raise StoreDamaged(str(self._database), "; ".join(str(row).replace("\n", " ") for row in wrong))
-
-    def _read_meta(self, db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
-        rows = db.execute(sql.query("all", "meta")).fetchall()
-        damaged = StoreDamaged(str(self._database), "its meta row is not as it was written")
-        if len(rows) != 1 or rows[0][0] != files.META_ROW or not isinstance(rows[0][1], bytes):
-            raise damaged
-        _, payload, crc = rows[0]
-        if checksum(files.META_TAG, files.META_ROW, payload) != crc:
-            raise damaged
-        version, commit, sums = msgpack.decode(payload)
-        if version > sql.version():
-            raise StoreTooNew(
-                f"{self._database} has version {version}, and this polybus knows {sql.version()}: "
-                "a newer one wrote it. Use that, or start with another --data-dir."
-            )
-        if commit < self._marked:
-            raise StoreDamaged(
-                str(self._database),
-                f"it ends with commit {commit}, but {self._marked} was on disk: the last commits are lost",
-            )
-        self.commit = commit
-        return {table: (count, total) for table, (count, total) in sums.items()}
-
-    def _read(self, db: sqlite3.Connection) -> Contents:
-        sums = self._read_meta(db)
-        if db.execute(sql.query("objects")).fetchall() != files.expected_objects():
-            raise StoreDamaged(str(self._database), "its tables are not those of this version")
-        self._shelves = {name: Shelf(name) for name in CODECS}
-        entries = {name: self._read_table(db, shelf, sums[name]) for name, shelf in self._shelves.items()}
-        jobs: dict[bytes, JobEntry] = {job.token: job for job in entries["job"]}
-        for delay in entries["delay"]:
-            line = ledger.Waiting(delay.token, delay.attempt, delay.due_at, delay.history)
-            jobs[delay.token] = waiting(jobs[delay.token], line)
-        for start in entries["started"]:
-            jobs[start.token] = started(jobs[start.token], start)
-        self._due: dict[str, dict[float, None]] = {}
-        for run in entries["run"]:
-            self._due.setdefault(run.key, {})[run.due_at] = None
-        return Contents(
-            jobs=list(jobs.values()),
-            outcomes=entries["outcome"],
-            schedules=entries["schedule"],
-            groups={group.key: group.state for group in entries["grouping"]},
-            dead=len(entries["dead"]),
-        )
-
-    def _read_table(self, db: sqlite3.Connection, shelf: Shelf, sums: tuple[int, int]) -> list[Any]:
-        entries = []
-        for number, payload, crc in db.execute(sql.query("all", shelf.name)):
-            try:
-                entries.append(shelf.found(number, payload, crc))
-            except (ValueError, TypeError, DecodeError) as error:
-                raise StoreDamaged(str(self._database), f"{shelf.name} {number}: {error}") from error
-        if (shelf.count, shelf.total) != sums:
-            raise StoreDamaged(
-                str(self._database),
-                f"the table {shelf.name} should have {sums[0]} rows and has {shelf.count}, "
-                "or has others than were written",
-            )
-        return entries
+    def _migrate(self, db: sqlite3.Connection, version: int) -> None:
+        db.execute("BEGIN IMMEDIATE")
+        for migration in sql.migrations()[version:]:
+            files.migrate(db, migration)
+        self._put_meta(db)
+        db.execute("COMMIT")
+        self.commit += 1
 
     # -- writing ------------------------------------------------------------------------------
 
     def write(self, lines: Sequence[Line]) -> None:
-        if self._db is None:
-            self.load()
-        assert self._db is not None
-        self._recent: dict[str, dict[float, None]] = {}
+        db = self._ready()
         try:
-            for line in lines:
-                _FOLD[type(line)](self, line)
-            self._transact(self._db)
-        except sqlite3.Error as error:
-            self._undo()
-            raise files.translated(error, self.folder) from error
+            self._check_place()
+            self._shelves.note(lines)
+            self._transact(db)
+        except (sqlite3.Error, OSError) as error:
+            self._undo(db)
+            trouble = files.translated(error, self.folder)
+            self._after_failure(isinstance(trouble, StoreFailed))
+            raise trouble from error
         except BaseException:
-            self._undo()
+            self._undo(db)
             raise
-        for shelf in self._shelves.values():
-            if shelf.is_changed:
-                shelf.settle()
-        self._due.update(self._recent)
+        self._shelves.settle()
         self.commit += 1
+        self._failures = 0
         # The commit is on disk whatever becomes of the mark; one that lags is allowed.
         with contextlib.suppress(OSError):
             assert self._mark is not None
             self._mark.move(self.commit)
 
+    def _ready(self) -> sqlite3.Connection:
+        if self._db is None:
+            self.load()
+        assert self._db is not None
+        return self._db
+
+    def _check_place(self) -> None:
+        """A file that was removed can still be written to; what is written goes nowhere."""
+        if os.stat(self._path).st_ino != self._inode:
+            raise StoreFailed(f"{self._path} was replaced while the broker used it. Put it back, or restart.")
+
     def _transact(self, db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")
-        sums = {}
-        for name, shelf in self._shelves.items():
-            if shelf.is_changed:
-                deleted, rows = shelf.changes()
-                _in_batches(db, "delete", name, deleted, 1)
-                _in_batches(db, "replace", name, rows, _COLUMNS)
-                sums[name] = shelf.sums()
-            else:
-                sums[name] = shelf.count, shelf.total
-        meta = files.pack_meta(self.commit + 1, sums, sql.version())
-        db.execute(sql.query("replace", "meta", 1), (files.META_ROW, *meta))
+        for shelf in self._shelves.changed():
+            deleted, rows = shelf.changes()
+            _in_batches(db, "delete", shelf.name, deleted, 1)
+            _in_batches(db, "replace", shelf.name, rows, _COLUMNS)
+        self._put_meta(db)
         db.execute("COMMIT")
 
-    def _undo(self) -> None:
-        for shelf in self._shelves.values():
-            shelf.forget()
-        assert self._db is not None
+    def _put_meta(self, db: sqlite3.Connection) -> None:
+        meta = Meta(sql.version(), self.commit + 1, self._shelves.sums())
+        db.execute(sql.query("replace", "meta", 1), pack_meta(meta))
+
+    def _undo(self, db: sqlite3.Connection) -> None:
+        self._shelves.forget()
         try:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            if db.in_transaction:
+                db.execute("ROLLBACK")
         except sqlite3.Error:
-            # It cannot even go back: the next write opens the files again and verifies them.
-            self._abandon()
+            self.close()
 
-    # -- lines --------------------------------------------------------------------------------
-
-    def _accepted(self, line: ledger.Accepted) -> None:
-        token = line.job.token
-        self._shelves["job"].put(token, line.job)
-        self._shelves["started"].remove(token)
-        self._shelves["delay"].remove(token)
-        self._shelves["dead"].remove(token)
-        self._shelves["outcome"].remove(token)
-
-    def _started(self, line: ledger.Started) -> None:
-        if self._shelves["job"].holds(line.token):
-            self._shelves["started"].put(line.token, line)
-
-    def _waiting(self, line: ledger.Waiting) -> None:
-        if self._shelves["job"].holds(line.token):
-            self._shelves["started"].remove(line.token)
-            self._shelves["delay"].put(line.token, Delay(line.token, line.attempt, line.due_at, line.history))
-
-    def _ended(self, line: ledger.Ended) -> None:
-        token = line.token
-        shelves = self._shelves
-        shelves["job"].remove(token)
-        shelves["started"].remove(token)
-        shelves["delay"].remove(token)
-        if line.outcome is not None:
-            shelves["outcome"].put(token, line.outcome)
-        if line.dead is not None:
-            shelves["dead"].put(token, line.dead)
-
-    def _forgotten(self, line: ledger.Forgotten) -> None:
-        for token in line.tokens:
-            self._shelves["outcome"].remove(token)
-
-    def _buried(self, line: ledger.Buried) -> None:
-        for token in line.tokens:
-            self._shelves["dead"].remove(token)
-
-    def _scheduled(self, line: ledger.Scheduled) -> None:
-        self._shelves["schedule"].put(line.entry.key, line.entry)
-
-    def _unscheduled(self, line: ledger.Unscheduled) -> None:
-        self._shelves["schedule"].remove(line.key)
-
-    def _ran(self, line: ledger.Ran) -> None:
-        run, shelf = line.run, self._shelves["run"]
-        shelf.put((run.key, run.due_at), run)
-        due = self._recent.get(run.key)
-        if due is None:
-            due = self._recent[run.key] = dict(self._due.get(run.key, {}))
-        due[run.due_at] = None
-        if len(due) > RUNS_PER_SCHEDULE:
-            oldest = next(iter(due))
-            del due[oldest]
-            shelf.remove((run.key, oldest))
-        if shelf.size > RUNS:
-            key, oldest = shelf.oldest()
-            due = self._recent.setdefault(key, dict(self._due.get(key, {})))
-            del due[oldest]
-            shelf.remove((key, oldest))
-
-    def _grouped(self, line: ledger.Grouped) -> None:
-        self._shelves["grouping"].put(line.key, Group(line.key, line.state))
-
-    def _ungrouped(self, line: ledger.Ungrouped) -> None:
-        self._shelves["grouping"].remove(line.key)
+    def _after_failure(self, is_disk: bool) -> None:
+        self._failures += is_disk
+        if self._failures >= _FAILURES:
+            self.close()
 
     # -- questions ----------------------------------------------------------------------------
 
     def dead(self, limit: int, service: str = "", after: bytes = b"") -> list[DeadLetter]:
-        if after and after not in self._places("dead"):
+        self._ready()
+        places = self._shelves.dead.places
+        if after and after not in places:
             return []
-        above = self._places("dead")[after] >> CHECKSUM_BITS if after else 0
+        above = places[after] >> CHECKSUM_BITS if after else 0
         wanted = service.encode()
         found: list[DeadLetter] = []
         while len(found) < limit:
-            rows = self._ask(
-                sql.query("above", "dead"), (above, min(_PAGE_ROWS, limit) if not service else _PAGE_ROWS)
-            )
-            for row in rows:
-                letter: DeadLetter = self._verified("dead", row)
-                if not wanted or letter.job.service == wanted:
-                    found.append(letter)
+            rows = self._ask(sql.query("above", "dead"), above, _PAGE_ROWS if service else limit)
+            letters = [verify.verified("dead", row, self._path) for row in rows]
+            found += [letter for letter in letters if not wanted or letter.job.service == wanted]
             if not rows:
                 break
             above = rows[-1][0]
@@ -324,36 +205,46 @@ class SqliteStore:
         return outcome
 
     def runs(self, key: str, limit: int) -> list[ScheduleRun]:
-        self._places("run")
-        newest = list(reversed(self._due.get(key, {})))[:limit]
-        return [self._one("run", (key, due_at)) for due_at in newest]
-
-    def _places(self, table: str) -> dict[Any, int]:
-        if self._db is None:
-            self.load()
-        return self._shelves[table].places
+        self._ready()
+        return [self._one("run", place) for place in self._shelves.newest_runs(key, limit)]
 
     def _one(self, table: str, key: Any) -> Any:
-        place = self._places(table).get(key)
+        self._ready()
+        place = self._shelves.by_name[table].places.get(key)
         if place is None:
             return None
-        rows = self._ask(sql.query("one", table), (place >> CHECKSUM_BITS,))
+        number = place >> CHECKSUM_BITS
+        rows = self._ask(sql.query("one", table), number)
         if len(rows) != 1:
-            raise StoreDamaged(str(self._database), f"{table} {place >> CHECKSUM_BITS} has vanished")
-        return self._verified(table, rows[0])
+            raise StoreDamaged(str(self._path), f"{table} {number} has vanished")
+        return verify.verified(table, rows[0], self._path)
 
-    def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        assert self._db is not None
+    def _ask(self, text: str, *values: int) -> list[Any]:
         try:
-            return self._db.execute(text, values).fetchall()
+            return self._ready().execute(text, values).fetchall()
         except sqlite3.Error as error:
             raise files.translated(error, self.folder) from error
 
-    def _verified(self, table: str, row: tuple[int, bytes, int]) -> Any:
-        number, payload, crc = row
-        if checksum(CODECS[table].tag, number, payload) != crc:
-            raise StoreDamaged(str(self._database), f"{table} {number}: its checksum is wrong")
-        return CODECS[table].unpack(payload)
+
+def _open_mark(folder: Path, is_new: bool) -> tuple[Mark, int]:
+    """The mark, and the number in it. The mark is made before the database and outlives it."""
+    path = folder / files.MARK
+    if not path.exists():
+        if not is_new:
+            raise StoreDamaged(
+                str(path), "it is missing, so nobody can tell whether the last commits are there"
+            )
+        Mark.create(path)
+        files.sync_folder(folder)
+    mark = Mark(path)
+    number = mark.read()
+    if number is None:
+        mark.close()
+        raise StoreDamaged(str(path), "neither of its two numbers is whole")
+    if is_new and number:
+        mark.close()
+        raise StoreDamaged(str(folder / files.DATABASE), f"it is missing, but had {number} commits")
+    return mark, number
 
 
 def _in_batches(db: sqlite3.Connection, name: str, table: str, values: list[Any], width: int) -> None:
@@ -363,18 +254,3 @@ def _in_batches(db: sqlite3.Connection, name: str, table: str, values: list[Any]
             step = size * width
             db.execute(sql.query(name, table, size), values[at : at + step])
             at, left = at + step, left - size
-
-
-_FOLD: dict[type[Any], Callable[[SqliteStore, Any], None]] = {
-    ledger.Accepted: SqliteStore._accepted,
-    ledger.Started: SqliteStore._started,
-    ledger.Waiting: SqliteStore._waiting,
-    ledger.Ended: SqliteStore._ended,
-    ledger.Forgotten: SqliteStore._forgotten,
-    ledger.Buried: SqliteStore._buried,
-    ledger.Scheduled: SqliteStore._scheduled,
-    ledger.Unscheduled: SqliteStore._unscheduled,
-    ledger.Ran: SqliteStore._ran,
-    ledger.Grouped: SqliteStore._grouped,
-    ledger.Ungrouped: SqliteStore._ungrouped,
-}
