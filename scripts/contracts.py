@@ -53,7 +53,7 @@ LAYERS = {
     "server": layer("errors config wire core dialects store journal", "msgspec zmq"),
     "client": Layer(frozenset({"errors", "config", "wire"}) | PUMP, frozenset({"msgspec", "zmq"})),
     "spark": layer("errors config journal client", "msgspec pyspark pyarrow pandas deltalake"),
-    "testing": layer("errors config wire core dialects store journal server client", "msgspec zmq"),
+    "testing": layer("errors config wire core dialects store journal server client runtime", "msgspec zmq"),
     "__init__": layer("errors config wire core dialects store journal server client testing"),
     "__main__": Layer(ANY, ANY),
     "cli": Layer(ANY, ANY),

@@ -17,7 +17,6 @@ be called in tests.  A job (see `jobs`) is called with its own arguments; `bus.r
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -168,15 +167,12 @@ class Bus:
     def allow(self, pattern: str) -> None:
         """Let workers run functions that are no jobs of this bus: `allow("shop.tasks.*")`.
 
-        For jobs of EventMQ clients, which name a function by module and name.
+        For jobs of EventMQ clients, which name a function by module and name.  `shop.tasks:*` means this one
+        module, `shop.tasks:Mailer.*` the methods of a class.
         """
-        if not isinstance(pattern, str) or not pattern.strip("*?."):
+        if not isinstance(pattern, str) or not pattern.strip("*?.:"):
             raise ConfigError(f"allow takes a pattern such as 'shop.tasks.*', not {pattern!r}")
         self.allowed.append(pattern)
-
-    def allows(self, name: str) -> bool:
-        """Whether a worker of this bus may run `module.function`."""
-        return name in self.jobs or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.allowed)
 
     def on_start(self, function: F) -> F:
         """Call this when a worker begins, in the process that runs jobs."""
@@ -187,11 +183,11 @@ class Bus:
         return self._hook("stop", function)
 
     def on_before(self, function: F) -> F:
-        """Call this before every job."""
+        """Call this before every job, with what `current_job()` gives."""
         return self._hook("before", function)
 
     def on_after(self, function: F) -> F:
-        """Call this after every job, whatever came of it."""
+        """Call this after every job, with what `current_job()` gives and the error, or None."""
         return self._hook("after", function)
 
     def _hook(self, name: str, function: F) -> F:

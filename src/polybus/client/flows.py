@@ -75,8 +75,10 @@ class Group(Sendable[list[Any]]):
         return self.write_first(job_id, delay_s, ttl_s, [])
 
     def write_first(self, job_id: str, delay_s: float, ttl_s: float | None, then: list[Spec]) -> bytes:
+        if ttl_s is not None:
+            raise ConfigError("a group has no ttl_s: all of its jobs run, or none")
         members = [call.spec(follows=False) for call in self.members]
-        return questions.write_order(Order(job_id, delay_s=delay_s, ttl_s=ttl_s, group=members, then=then))
+        return questions.write_order(Order(job_id, delay_s=delay_s or None, group=members, then=then))
 
     def read(self, body: bytes) -> list[Any]:
         results = msgspec.json.decode(body, type=list[msgspec.Raw])

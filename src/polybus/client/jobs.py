@@ -154,7 +154,7 @@ class Call(Sendable[R]):
             settings.retries,
             settings.timeout_s,
             settings.backoff_s,
-            delay_s,
+            delay_s or None,
             ttl_s,
             None,
             then,

@@ -29,7 +29,7 @@ from polybus.errors import (
     ResultTimeout,
     UnknownJob,
 )
-from polybus.wire.frames import MAX_ID_BYTES, is_name
+from polybus.wire.frames import is_name
 
 SUBMIT: Final = b"polybus.submit"
 RESULT: Final = b"polybus.result"
@@ -41,6 +41,8 @@ RESERVED: Final = ("polybus.", "mmi.")
 # More would not end in anybody's lifetime; with it, a mistyped number is found here.
 MOST_RETRIES: Final = 10_000
 MOST_SECONDS: Final = 31_536_000.0
+# An id has 255 bytes at most; this leaves room for what is made from it, such as the members of a group.
+MAX_JOB_ID_BYTES: Final = 200
 # The states of a job that is over and has no result.
 CANCELLED, EXPIRED, FAILED = "cancelled", "expired", "failed"
 UNKNOWN_JOB: Final = "unknown_job"
@@ -102,7 +104,7 @@ class Order(Struct, omit_defaults=True):
     retries: int | None = None
     timeout_s: float | None = None
     backoff_s: float | None = None
-    delay_s: float = 0.0
+    delay_s: float | None = None
     ttl_s: float | None = None
     group: list[Spec] | None = None
     then: list[Spec] = []
@@ -187,9 +189,9 @@ def check_seconds(name: str, value: object, what: str) -> None:
 
 
 def check_id(value: object) -> str:
-    if isinstance(value, str) and value.isprintable() and 0 < len(value.encode()) <= MAX_ID_BYTES:
+    if isinstance(value, str) and value.isprintable() and 0 < len(value.encode()) <= MAX_JOB_ID_BYTES:
         return value
-    raise ConfigError(f"a job's id is {value!r}; it takes 1 to {MAX_ID_BYTES} bytes of printable text")
+    raise ConfigError(f"a job's id is {value!r}; it takes 1 to {MAX_JOB_ID_BYTES} bytes of printable text")
 
 
 def _is_whole(value: object, most: int) -> bool:
