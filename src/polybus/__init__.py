@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from polybus.client.app import Bus as Bus
     from polybus.client.client import Client as Client
     from polybus.client.client import Pending as Pending
+    from polybus.client.current import CurrentJob as CurrentJob
+    from polybus.client.current import JobInterrupted as JobInterrupted
+    from polybus.client.current import current_job as current_job
     from polybus.client.flows import Chain as Chain
     from polybus.client.flows import Group as Group
     from polybus.client.flows import chain as chain
@@ -55,9 +58,11 @@ _HOMES = {
     "Call": "polybus.client.jobs",
     "Chain": "polybus.client.flows",
     "Client": "polybus.client.client",
+    "CurrentJob": "polybus.client.current",
     "Group": "polybus.client.flows",
     "Job": "polybus.client.jobs",
     "JobHandle": "polybus.client.handles",
+    "JobInterrupted": "polybus.client.current",
     "Options": "polybus.client.sessions.port",
     "Pending": "polybus.client.client",
     "Request": "polybus.client.handlers",
@@ -65,6 +70,7 @@ _HOMES = {
     "Subscription": "polybus.client.pubsub",
     "Worker": "polybus.client.worker",
     "chain": "polybus.client.flows",
+    "current_job": "polybus.client.current",
     "group": "polybus.client.flows",
     "ConfigError": "polybus.errors",
     "ConnectionLost": "polybus.errors",

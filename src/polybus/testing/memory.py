@@ -24,7 +24,7 @@ from polybus.client.current import current_job, set_current
 from polybus.client.failures import read_failure
 from polybus.client.questions import Question
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, scheduling
 from polybus.core.bus import Bus as Core
 from polybus.core.model import Heartbeat, QueuePolicy, Reason, Request
 from polybus.dialects.crossing import error_body
@@ -161,7 +161,8 @@ class MemoryBus:
     def _soonest(self) -> float:
         """When the core has something to do by itself."""
         core = self._core
-        return min(timers.soonest for timers in (core.expiries, core.alarms, core.gates))
+        timers = (core.expiries, core.alarms, core.gates)
+        return min(scheduling.next_at(core), *(timer.soonest for timer in timers))
 
     def _step(self, until: float) -> bool:
         """Let the clock go to the next time at which something happens; False if nothing ever will."""
