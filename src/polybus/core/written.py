@@ -51,7 +51,8 @@ def on_unwritten(bus: Tables, event: events.Unwritten, now: float) -> None:
     for token in event.tokens:
         request = bus.patient.get(token)
         if request is not None:
-            request.durable = False
+            # One that was dead before is dead again, which is written down as soon as that is possible.
+            request.durable = bool(request.history)
             bus.counters.failed += 1
             end(bus, request, FAIL, Reason.STORE_UNAVAILABLE, detail, [], now)
             if request.client is bus.desk:

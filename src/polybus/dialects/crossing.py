@@ -29,7 +29,7 @@ def error_body(action: Refuse, key: str = "error") -> Frame:
     error: dict[str, str] = {key: str(action.reason)}
     if own is not None:
         error[key] = _text_of(own)
-    if action.detail and not error[key].startswith(action.detail):
+    if action.detail and action.detail not in error[key]:
         error["detail"] = action.detail
     return msgspec.json.encode(error)
 
@@ -56,7 +56,11 @@ def read_error(body: Body) -> str | None:
         return None
     if not isinstance(value, dict) or not value.get("error"):
         return None
-    return str(value["error"])
+    error, detail = str(value["error"]), str(value.get("detail") or "")
+    if not detail:
+        return error
+    # That it failed is known; whoever reads the history of a job wants to know why.
+    return detail if error == "failed" else f"{error}: {detail}"
 
 
 def single_frame(body: Body, dialect: str) -> Frame:
@@ -76,8 +80,7 @@ def _own_words(action: Refuse) -> Frame | None:
 
 def _text_of(frame: Frame) -> str:
     """An error object in one text, `failed: no tea`, or whatever else the worker said."""
-    text = read_error([frame])
-    if text is None:
+    if read_error([frame]) is None:
         return bytes(frame)[:MAX_ERROR_BYTES].decode(errors="replace")
-    detail = msgspec.json.decode(bytes(frame)).get("detail")
-    return f"{text}: {detail}" if detail else text
+    value = msgspec.json.decode(bytes(frame))
+    return f"{value['error']}: {value['detail']}" if value.get("detail") else str(value["error"])

@@ -30,6 +30,7 @@ from polybus.dialects.ebus import FAREWELL
 from polybus.dialects.pubsub import ebus_publication
 from polybus.errors import ConfigError
 from polybus.server.admin import AdminEar
+from polybus.server.admin_jobs import JobDesk
 from polybus.server.assembly import Assembly, open_links
 from polybus.server.data_dir import DataDir
 from polybus.server.effects import Message, Outbox, Receive
@@ -104,7 +105,10 @@ class Broker:
         self._outbox.handlers[act.Forget] = lambda action: None
         self._outbox.handlers[act.Dial] = self._dial
         self._outbox.handlers[act.HangUp] = self._hang_up
-        self._admin = AdminEar(self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain)
+        jobs = JobDesk(self.bus, self._outbox, self._clock, self._keeping.ask)
+        self._admin = AdminEar(
+            self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain, jobs.commands
+        )
         self._assembly.admin.ear = self._admin
         self._ears = [link.ear for link in links]
         self.bus.wall_offset = self._wall() - self._clock()

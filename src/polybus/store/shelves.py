@@ -62,6 +62,9 @@ class Shelves:
         self.job.put(token, line.job)
         self.started.remove(token)
         self.delay.remove(token)
+        # A dead letter that is tried again is not dead any more, and its outcome is not the last word.
+        self.dead.remove(token)
+        self.outcome.remove(token)
 
     def _started(self, line: ledger.Started) -> None:
         if self.job.holds(line.token):

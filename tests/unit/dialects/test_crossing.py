@@ -49,6 +49,8 @@ def test_the_workers_own_words_become_the_error() -> None:
     [
         ([b'{"error": "no tea"}'], "no tea"),
         ([b'{"error":7}'], "7"),
+        ([b'{"error": "failed", "detail": "no tea"}'], "no tea"),
+        ([b'{"error": "rejected", "detail": "no tea"}'], "rejected: no tea"),
         ([b'{ "error": "spaced"}'], "spaced"),
         ([], None),
         ([b'{"error": "a"}', b"more"], None),
