@@ -23,6 +23,7 @@ from polybus.core import (
     leaving,
     replies,
     requests,
+    scheduling,
     topics,
     workers,
     written,
@@ -39,15 +40,20 @@ class Bus(Tables):
         self.follow = flows.follow
         self.serve = desk.receive
         self.member_ended = flows.member_ended
+        self.book = scheduling.Book()
 
     def handle(self, event: Any, now: float) -> None:
         """Let one event happen."""
         HANDLERS[type(event)](self, event, now)
 
+    def next_at(self, now: float) -> float:
+        return min(super().next_at(now), scheduling.next_at(self))
+
 
 def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
     requests.expire_due(bus, now)
     attempts.alarms_due(bus, now)
+    scheduling.run_due(bus, now)
     workers.watch_due(bus, now)
     catalog.lapse_due(bus, now)
     requests.look_whether_dry(bus)
@@ -99,7 +105,7 @@ HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
     events.WorkerFull: workers.on_worker_full,
     events.Leaving: leaving.on_leaving,
     events.Returned: leaving.on_returned,
-    events.Schedule: workers.on_schedule,
+    events.Schedule: scheduling.on_schedule,
     events.Publish: topics.on_publish,
     events.Subscribe: topics.on_subscribe,
     events.Register: catalog.on_register,
@@ -107,7 +113,7 @@ HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
     events.NodeBeat: catalog.on_beat,
     events.NodeLeft: catalog.on_left,
     events.Written: written.on_written,
-    events.Unwritten: written.on_unwritten,
+    events.Unwritten: scheduling.on_unwritten,
     events.StoreHealth: written.on_store_health,
     events.Drain: requests.on_drain,
     events.Invalid: on_invalid,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from polybus.core import envelope, flows
+from polybus.core import envelope, flows, scheduling
 from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.durable import addressed, after_written
 from polybus.core.envelope import BadEnvelope, JobSpec, Submission
@@ -270,7 +270,11 @@ def job_facts(bus: Tables, job_id: bytes, now: float) -> dict[str, Any]:
 
 
 def _schedule(bus: Tables, call: Call, body: Body, now: float) -> None:
-    raise Refused(Reason.REJECTED, "schedules are not there yet")
+    try:
+        answer = scheduling.answer(bus, _one_frame(body), now)
+    except scheduling.ScheduleRefused as error:
+        raise Refused(error.reason, str(error)) from None
+    _answer(bus, call, answer)
 
 
 SERVICES: Final[dict[bytes, Callable[[Tables, Call, Body, float], None]]] = {

@@ -190,13 +190,25 @@ class AnswerLost(Struct, frozen=True):
 
 
 class Schedule(Struct, frozen=True):
-    """A schedule is set or removed; `message` is what a scheduler understands."""
+    """A schedule is set or removed; `message` is what a connected scheduler understands."""
 
     client: Address
     voice: Any
     request_id: bytes
     message: Any
     remove: bool
+    # The same for us: its name, what is to be run, and when.
+    key: str = ""
+    queue: bytes = b""
+    body: bytes = b""
+    options: JobOptions = PLAIN_CALL
+    # One of them; neither if the message does not tell.
+    interval_s: float | None = None
+    cron: str = ""
+    # The first run is not at once, but when it is due for the first time.
+    nohaste: bool = False
+    # None means for ever.
+    run_count: int | None = None
 
 
 class Publish(Struct, frozen=True):

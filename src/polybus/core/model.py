@@ -44,9 +44,10 @@ class Reason(StrEnum):
     DRAINING = "draining"
     WORKER_LOST = "worker_lost"
     UNDELIVERABLE = "undeliverable"
-    NO_SCHEDULER = "no_scheduler"
+    TOO_MANY_SCHEDULES = "too_many_schedules"
     TIMEOUT = "timeout"
     BAD_JOB = "bad_job"
+    BAD_SCHEDULE = "bad_schedule"
     UNKNOWN_JOB = "unknown_job"
     GROUP_FAILED = "group_failed"
     STORE_UNAVAILABLE = "store_unavailable"
@@ -84,6 +85,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     subscriptions: Positive = 100_000
     # Topics whose rate is counted by name; the others are counted together.
     topics_counted: Positive = 10_000
+    # Set by anybody who can send, and each makes requests for ever.
+    schedules: Positive = 10_000
     # A service without workers and requests is forgotten after this long.
     idle_service_s: PositiveSeconds = 600.0
     # How long jobs that were running when the broker died wait for their worker to come back.

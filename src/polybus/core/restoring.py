@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from polybus.core import attempts, flows, ledger
+from polybus.core import attempts, flows, ledger, scheduling
 from polybus.core.actions import Answer, Refuse
 from polybus.core.dispatching import flow
 from polybus.core.lifecycle import ORPHAN, QUEUE, WAIT
@@ -34,6 +34,7 @@ def restore(bus: Bus, contents: ledger.Contents, silent: Any, now: float) -> Non
         _restore_job(bus, entry, links, silent, now)
     for key, state in contents.groups.items():
         flows.restore_group(bus, key, state, now)
+    scheduling.restore(bus, contents.schedules, now)
     for service in bus.services.values():
         flow(bus, service, now)
 

@@ -34,8 +34,8 @@ MAX_INTERVAL_S: Final = float(2**31 - 1)
 MAX_KEY: Final = 200
 # It is stored and copied with every run: a larger message belongs somewhere else.
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
-# Set by anybody who can send; each may start a job every tenth of a second.
-MAX_SCHEDULES: Final = 100_000
+# Set by anybody who can send, and each makes jobs for ever.
+MAX_SCHEDULES: Final = 10_000
 # Handed out at once; the others follow a moment later. A thousand jobs in one turn delay nobody for long.
 MAX_RUNS_AT_ONCE: Final = 1000
 
@@ -43,6 +43,10 @@ RAN: Final = "ran"
 LATE: Final = "late"
 SKIPPED: Final = "skipped"
 MOVED: Final = "moved"
+
+
+class TooManySchedules(BadSchedule):
+    """There is no room for another one."""
 
 
 class Run(Struct, frozen=True):
@@ -75,11 +79,14 @@ class Run(Struct, frozen=True):
 class Schedules:
     """All schedules of a broker or of a scheduler."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_SCHEDULES) -> None:
+        self.most = most
         self._entries: dict[str, ScheduleEntry] = {}
         self._crons: dict[str, Cron] = {}
         # (next time, key); what no longer fits its entry is thrown away when its turn comes.
         self._order: list[tuple[float, str]] = []
+        # Runs that nobody could take: when they are to be tried again.
+        self._postponed: dict[str, float] = {}
         # The latest time of day that was seen since the clock was last set back; the first look at what a
         # store has kept is always a close one.
         self._high = inf
@@ -99,8 +106,8 @@ class Schedules:
         Raises `BadSchedule` and changes nothing if it makes no sense.
         """
         _check(entry)
-        if entry.key not in self._entries and len(self._entries) >= MAX_SCHEDULES:
-            raise BadSchedule(f"there are {MAX_SCHEDULES} schedules; remove some")
+        if entry.key not in self._entries and len(self._entries) >= self.most:
+            raise TooManySchedules(f"there are {len(self._entries)} schedules; remove some")
         cron = Cron(entry.cron, entry.timezone) if entry.cron else None
         entry = replace(entry, created_at=wall)
         entry = replace(entry, next_at=wall if haste else _after(entry, cron, wall))
@@ -109,6 +116,7 @@ class Schedules:
 
     def remove(self, key: str) -> bool:
         self._crons.pop(key, None)
+        self._postponed.pop(key, None)
         return self._entries.pop(key, None) is not None
 
     def load(self, entries: Iterable[ScheduleEntry]) -> list[tuple[ScheduleEntry, str]]:
@@ -135,11 +143,27 @@ class Schedules:
         while self._order and self._order[0][0] <= wall and len(runs) < most:
             at, key = heapq.heappop(self._order)
             entry = self._entries.get(key)
-            if entry is not None and entry.next_at == at:
+            if entry is not None and at == self._postponed.get(key, entry.next_at):
                 passed = self._pass(entry, wall)
                 self._follow(passed[-1])
                 runs += passed
         return runs
+
+    def postpone(self, run: Run, until: float) -> bool:
+        """Take a run back that could not be begun: the same due time is looked at again at `until`.
+
+        False if the schedule has run again since, or was set anew or removed.
+        """
+        entry = run.entry
+        if self._entries.get(entry.key) != run.next:
+            return False
+        cron = self._crons.get(entry.key)
+        if cron is None and entry.cron:
+            cron = Cron(entry.cron, entry.timezone)
+        self._put(entry, cron)
+        self._postponed[entry.key] = until
+        heapq.heappush(self._order, (until, entry.key))
+        return True
 
     # -- one schedule ---------------------------------------------------------------------------
 
@@ -182,6 +206,7 @@ class Schedules:
 
     def _put(self, entry: ScheduleEntry, cron: Cron | None) -> None:
         self._entries[entry.key] = entry
+        self._postponed.pop(entry.key, None)
         if cron is None:
             self._crons.pop(entry.key, None)
         else:
@@ -190,7 +215,7 @@ class Schedules:
         if len(self._order) > 2 * len(self._entries) + 1000:
             # Schedules that were replaced or removed before their time leave their old times behind.
             self._order = [
-                (kept.next_at, kept.key)
+                (self._postponed.get(kept.key, kept.next_at), kept.key)
                 for kept in self._entries.values()
                 if kept.interval_s is not None or kept.key in self._crons
             ]

@@ -13,13 +13,10 @@ from polybus.core import attempts, dispatching, events
 from polybus.core.actions import (
     HEARTBEAT_MISSED,
     UNKNOWN_WORKER,
-    Accept,
     Beat,
     Dial,
     Dismiss,
     HangUp,
-    Refuse,
-    Reschedule,
 )
 from polybus.core.lifecycle import CONGEST, LEAVE, TERMINAL, WorkerState
 from polybus.core.model import Address, Heartbeat, Reason, Service, Worker
@@ -275,25 +272,3 @@ def watch_due(bus: Bus, now: float) -> None:
             heard(bus, worker, now)
             worker.seen_at = seen_at
         bus.watches.set(worker, look_at)
-
-
-# -- schedules --------------------------------------------------------------------------------
-
-
-def on_schedule(bus: Bus, event: events.Schedule, now: float) -> None:
-    """A new schedule goes to one scheduler, a removal to all of them."""
-    if not bus.schedulers:
-        bus.counters.rejected += 1
-        detail = "no scheduler is connected; start one and send it again"
-        bus.actions.append(
-            Refuse(event.client, event.voice, b"", event.request_id, Reason.NO_SCHEDULER, detail, [])
-        )
-        return
-    bus.actions.append(Accept(event.client, event.voice, b"", event.request_id))
-    if event.remove:
-        bus.actions.extend(Reschedule(scheduler, event.message) for scheduler in bus.schedulers)
-    else:
-        bus.actions.append(Reschedule(bus.schedulers[0], event.message))
-        bus.schedulers.rotate(-1)
-    for scheduler in bus.schedulers:
-        scheduler.spoken_at = now

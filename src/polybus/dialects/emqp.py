@@ -218,12 +218,29 @@ class Emqp:
     def _schedule(self, client: Address, message: wire.Schedule, at: int, now: float) -> None:
         if not self._strict and message.interval_s is None and not message.cron:
             raise refuse("no_schedule", "the message tells neither interval_secs nor cron")
-        voice = self.client_voices[at]
-        self._bus.handle(events.Schedule(client, voice, message.msg_id, message, False), now)
+        headers = message.headers
+        self._bus.handle(
+            events.Schedule(
+                client,
+                self.client_voices[at],
+                message.msg_id,
+                message,
+                False,
+                wire.schedule_hash(message),
+                message.queue,
+                message.message,
+                _options_of(headers),
+                message.interval_s,
+                message.cron.decode(),
+                headers.nohaste,
+                headers.run_count,
+            ),
+            now,
+        )
 
     def _unschedule(self, client: Address, message: wire.Unschedule, at: int, now: float) -> None:
-        voice = self.client_voices[at]
-        self._bus.handle(events.Schedule(client, voice, message.msg_id, message, True), now)
+        voice, key = self.client_voices[at], wire.schedule_hash(message)
+        self._bus.handle(events.Schedule(client, voice, message.msg_id, message, True, key), now)
 
     # -- workers and schedulers -----------------------------------------------------------------
 

@@ -48,6 +48,8 @@ class Keeping:
         self._settings = settings
         self._bus.retrying = Retrying(jobs.backoff_s, jobs.backoff_max_s, jobs.jitter)
         self._bus.outcomes_age_s = jobs.results_age_s
+        self._bus.book.timezone = jobs.timezone
+        self._bus.book.missed = jobs.missed
         self._bus.change_policies(
             [
                 (

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from polybus.core import schedules
 from polybus.core.cron import BadSchedule
 from polybus.core.ledger import ScheduleEntry
-from polybus.core.schedules import LATE, MOVED, PUNCTUAL_S, RAN, SKIPPED, Run, Schedules
+from polybus.core.schedules import LATE, MOVED, PUNCTUAL_S, RAN, SKIPPED, Run, Schedules, TooManySchedules
 
 WALL = datetime(2026, 6, 1, 12, 0, tzinfo=UTC).timestamp()
 MINUTE = ScheduleEntry("minute", b"mail", b"run", interval_s=60.0)
@@ -223,6 +222,38 @@ def test_replayed_it_has_the_same_job_id() -> None:
     assert [run.job_id for run in first.due(WALL + 1)] == [run.job_id for run in second.due(WALL + 2)]
 
 
+# -- taken back -------------------------------------------------------------------------------
+
+
+def test_a_run_that_could_not_begin_is_due_once_more() -> None:
+    made = engine(replace(MINUTE, runs_left=1), NOON)
+    (run,) = made.due(WALL + 60)
+    assert made.postpone(run, WALL + 70)
+    assert made.get("minute") == run.entry
+    assert made.due(WALL + 69) == []
+    (again,) = made.due(WALL + 70)
+    assert (again.what, again.due_at, again.missed, again.job_id) == (LATE, WALL + 60, 0, run.job_id)
+    assert again.next is None
+    # A later due time takes the earlier one along.
+    (run,) = made.due(WALL + 86_400)
+    assert made.postpone(run, WALL + 2 * 86_400)
+    assert told(made.due(WALL + 2 * 86_400)) == [(LATE, 2 * 86_400, 1)]
+
+
+def test_but_not_if_the_schedule_went_on() -> None:
+    made = engine(MINUTE, NOON)
+    (run,) = made.due(WALL + 60)
+    made.due(WALL + 120)
+    assert not made.postpone(run, WALL + 120)
+    (run,) = made.due(WALL + 180)
+    made.add(MINUTE, WALL + 181)
+    assert not made.postpone(run, WALL + 181)
+    (run,) = made.due(WALL + 241)
+    made.remove("minute")
+    assert not made.postpone(run, WALL + 242)
+    assert made.due(WALL + 300) == []
+
+
 # -- refused ----------------------------------------------------------------------------------
 
 
@@ -254,10 +285,10 @@ def test_what_makes_no_sense_changes_nothing(entry: ScheduleEntry, word: str) ->
     assert made.get("minute").next_at == WALL + 60
 
 
-def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "MAX_SCHEDULES", 2)
+def test_there_is_room_for_so_many() -> None:
     made = engine(MINUTE, NOON)
-    with pytest.raises(BadSchedule, match="remove some"):
+    made.most = 2
+    with pytest.raises(TooManySchedules, match="remove some"):
         made.add(replace(MINUTE, key="third"), WALL)
     made.add(MINUTE, WALL + 5)
 

@@ -270,14 +270,6 @@ def test_schedules_go_to_schedulers_in_turn_and_removals_to_all() -> None:
     assert {a.worker.voice for a in stage.actions(act.Reschedule)} == {"s1", "s2"}
 
 
-def test_without_a_scheduler_a_schedule_is_refused() -> None:
-    stage = Stage()
-    schedule(stage, "a")
-    refusal = stage.one(act.Refuse)
-    assert (refusal.reason, refusal.client, refusal.request_id) == (Reason.NO_SCHEDULER, client("c"), b"a")
-    assert stage.bus.counters.rejected == 1
-
-
 def test_a_silent_scheduler_is_given_up() -> None:
     stage = Stage()
     scheduler(stage, "s")
@@ -285,7 +277,7 @@ def test_a_silent_scheduler_is_given_up() -> None:
     assert stage.one(act.Dismiss).peer == worker("s")
     assert not stage.bus.schedulers
     schedule(stage, "a")
-    assert stage.one(act.Refuse).reason is Reason.NO_SCHEDULER
+    assert not stage.actions(act.Reschedule)
 
 
 def test_a_scheduler_that_begins_anew_is_there_once() -> None:

@@ -566,12 +566,30 @@ def test_strict_forwards_the_documents_form() -> None:
     assert ex.one(CLIENTS, b"s")[3:] == [b"m-1", b"default", b"", b"[]"]
 
 
-def test_without_a_scheduler_the_client_is_told() -> None:
+@pytest.mark.conforms("EMQP-13")
+@pytest.mark.conforms("EMQP-14")
+@pytest.mark.conforms("EMQP-32")
+def test_without_a_scheduler_the_broker_keeps_it() -> None:
     ex = broker()
-    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", *LONG)
+    job = b'["run", {"interval_secs": 60}]'
+    for form in ((b"60", job, b""), (job,)):
+        say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"nohaste,run_count:3,retry-count:2", *form)
+        assert answers(ex) == [[b"REPLY", b"m-1"]]
+        (entry,) = ex.bus.book.schedules
+        assert (entry.queue, entry.message, entry.interval_s, entry.cron) == (b"default", job, 60, "")
+        assert (entry.runs_left, entry.options.retries, entry.next_at) == (3, 2, ex.now + 60)
+        say(ex, CLIENTS, b"c", b"UNSCHEDULE", b"m-2", b"default", b"", *form)
+        assert answers(ex) == [[b"REPLY", b"m-2"]]
+        assert not len(ex.bus.book.schedules)
+
+
+def test_a_schedule_that_cannot_be_kept_is_answered_with_the_reason() -> None:
+    ex = broker()
+    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"", b"-1", b"[]", b"61 * * * *")
     (answer,) = answers(ex)
-    assert msgspec.json.decode(answer[1])["error"] == "no_scheduler"
-    assert answer[2] == b"m-1"
+    error = msgspec.json.decode(answer[1])
+    assert (error["error"], answer[2]) == ("bad_schedule", b"m-1")
+    assert "bad minute" in error["detail"]
 
 
 @pytest.mark.conforms("EMQP-11")
