@@ -266,6 +266,7 @@ def job_facts(bus: Tables, job_id: bytes, now: float) -> dict[str, Any]:
         "state": ENDS.get(known.reason, "failed"),
         "reason": str(known.reason),
         "detail": known.detail,
+        "history": [msgspec.to_builtins(attempt) for attempt in getattr(known, "history", ())],
     }
 
 

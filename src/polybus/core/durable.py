@@ -10,6 +10,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from polybus.core import ledger
 from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.model import Address, Reason
@@ -86,6 +88,13 @@ def note_accepted(bus: Tables, request: Request, receipt: bool, due_at: float = 
 # -- ended ------------------------------------------------------------------------------------
 
 
+class GivenUp(Refuse, frozen=True):
+    """What is kept of a job without a result: why, and what was tried. (After a restart only why: the
+    attempts are in its dead letter then.)"""
+
+    history: tuple[ledger.Attempt, ...] = ()
+
+
 def conclude(
     bus: Tables, request: Request, answer: Answer | None, refusal: Refuse | None, now: float
 ) -> None:
@@ -109,6 +118,8 @@ def conclude(
         del request.client.known[request.token]
         release_client(bus, request.client)
     elif request.durable or request.client is bus.desk:
+        if refusal is not None and request.client is bus.desk:
+            word = GivenUp(*msgspec.structs.astuple(refusal), request.history)
         _keep_outcome(bus, request.client, request.request_id, request.token, word, now)
     elif answer is not None:
         keep(bus, request.client, answer, now)
