@@ -119,7 +119,7 @@ def conclude(
         release_client(bus, request.client)
     elif request.durable or request.client is bus.desk:
         if refusal is not None and request.client is bus.desk:
-            word = GivenUp(*msgspec.structs.astuple(refusal), request.history)
+            word = GivenUp(**msgspec.structs.asdict(refusal), history=request.history)
         _keep_outcome(bus, request.client, request.request_id, request.token, word, now)
     elif answer is not None:
         keep(bus, request.client, answer, now)
