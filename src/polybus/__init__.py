@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from polybus.client.aio import AsyncClient as AsyncClient
     from polybus.client.aio import AsyncWorker as AsyncWorker
     from polybus.client.app import Bus as Bus
+    from polybus.client.calls import Call as Call
     from polybus.client.client import Client as Client
     from polybus.client.client import Pending as Pending
     from polybus.client.current import CurrentJob as CurrentJob
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from polybus.client.handlers import Request as Request
     from polybus.client.handles import JobHandle as JobHandle
     from polybus.client.handles import Schedule as Schedule
-    from polybus.client.jobs import Call as Call
     from polybus.client.jobs import Job as Job
     from polybus.client.pubsub import Subscription as Subscription
     from polybus.client.sessions.port import Options as Options
@@ -55,7 +55,7 @@ _HOMES = {
     "AsyncClient": "polybus.client.aio",
     "AsyncWorker": "polybus.client.aio",
     "Bus": "polybus.client.app",
-    "Call": "polybus.client.jobs",
+    "Call": "polybus.client.calls",
     "Chain": "polybus.client.flows",
     "Client": "polybus.client.client",
     "CurrentJob": "polybus.client.current",

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, Type
 from polybus.client import questions
 from polybus.client.addresses import check_dialect
 from polybus.client.annotations import ResultReader
+from polybus.client.calls import Sendable
 from polybus.client.client import Client
 from polybus.client.desk import WINDOW, Desk, ThreadDesk, run
 from polybus.client.handlers import Handler, Request, takes_request
 from polybus.client.handles import JobHandle
-from polybus.client.jobs import Job, Sendable
+from polybus.client.jobs import Job
 from polybus.client.many import Many
 from polybus.client.questions import JobSettings, Plan, Settings
 from polybus.client.worker import DEFAULT_CREDIT, Worker

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from polybus.client import questions
-from polybus.client.jobs import Call, Sendable
+from polybus.client.calls import Call, Sendable
 from polybus.client.questions import Order, Spec
 from polybus.errors import ConfigError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from polybus.client.calls import Sendable, new_id
 from polybus.client.handles import JobHandle
-from polybus.client.jobs import Sendable, new_id
 from polybus.errors import JobRefused, RequestFailed
 
 if TYPE_CHECKING:

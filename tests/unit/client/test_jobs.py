@@ -35,7 +35,8 @@ from polybus import (
     UnknownJob,
     WorkerRejected,
 )
-from polybus.client.jobs import Job, new_id
+from polybus.client.calls import new_id
+from polybus.client.jobs import Job
 from support.fake_desk import FakeDesk
 
 MODULE = __name__
