@@ -136,6 +136,11 @@ def check_header(path: Path) -> None:
             raise StoreDamaged(str(path), "it does not begin like a database of this store")
 
 
+def restore_header(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(_HEADER)
+
+
 def connect(folder: Path) -> sqlite3.Connection:
     # Made in one thread and used in another later, by one at a time (see port.py).
     db = sqlite3.connect(folder / DATABASE, isolation_level=None, check_same_thread=False, timeout=1.0)

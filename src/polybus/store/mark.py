@@ -37,10 +37,7 @@ class Mark:
         hidden.replace(path)
 
     def read(self) -> int | None:
-        """The highest number that is whole; None if neither is."""
-        content = os.pread(self._file, 2 * _SLOT, 0)
-        slots = [content[at : at + _SLOT] for at in (0, _SLOT)]
-        return max((_number(slot) for slot in slots if _is_whole(slot)), default=None)
+        return whole_number(os.pread(self._file, 2 * _SLOT, 0))
 
     def start(self, number: int) -> None:
         """Write both slots, and wait until they are on disk."""
@@ -53,6 +50,12 @@ class Mark:
     def close(self) -> None:
         os.fsync(self._file)
         os.close(self._file)
+
+
+def whole_number(content: bytes) -> int | None:
+    """The highest number that is whole; None if neither is."""
+    slots = [content[at : at + _SLOT] for at in (0, _SLOT)]
+    return max((_number(slot) for slot in slots if _is_whole(slot)), default=None)
 
 
 def _slot(number: int) -> bytes:

@@ -47,6 +47,9 @@ class MemoryStore:
     def dead_letter(self, token: bytes) -> DeadLetter | None:
         return self._dead.get(token)
 
+    def dead_beyond(self, kept: int, limit: int) -> list[bytes]:
+        return list(self._dead)[: max(0, min(limit, len(self._dead) - kept))]
+
     def outcome(self, token: bytes) -> Outcome | None:
         return self._outcomes.get(token)
 

@@ -41,6 +41,9 @@ class Store(Protocol):
 
     def dead_letter(self, token: bytes) -> DeadLetter | None: ...
 
+    def dead_beyond(self, kept: int, limit: int) -> list[bytes]:
+        """Tokens of the oldest dead letters, as many as there are more than `kept`, and at most `limit`."""
+
     def outcome(self, token: bytes) -> Outcome | None: ...
 
     def runs(self, key: str, limit: int) -> list[ScheduleRun]:

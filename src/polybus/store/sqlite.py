@@ -14,6 +14,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -199,6 +200,11 @@ class SqliteStore:
     def dead_letter(self, token: bytes) -> DeadLetter | None:
         letter: DeadLetter | None = self._one("dead", token)
         return letter
+
+    def dead_beyond(self, kept: int, limit: int) -> list[bytes]:
+        self._ready()
+        places = self._shelves.dead.places
+        return list(islice(places, max(0, min(limit, len(places) - kept))))
 
     def outcome(self, token: bytes) -> Outcome | None:
         outcome: Outcome | None = self._one("outcome", token)

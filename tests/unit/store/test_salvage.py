@@ -1,0 +1,164 @@
+"""Salvage: every row that is whole is in the new store, and the report says what is not."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from polybus.core.ledger import Accepted
+from polybus.errors import ConfigError, StoreDamaged
+from polybus.store import files
+from polybus.store.memory import MemoryStore
+from polybus.store.salvage import Report, salvage
+from polybus.store.sqlite import SqliteStore
+from support.ledgers import everything, job, some_life, token
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    store = SqliteStore(folder)
+    for lines in some_life(random.Random(1), 30):
+        store.write(lines)
+    store.close()
+    return folder
+
+
+def contents(folder: Path) -> tuple[object, ...]:
+    store = SqliteStore(folder)
+    try:
+        return everything(store)
+    finally:
+        store.close()
+
+
+def change(folder: Path, *statements: str) -> None:
+    db = sqlite3.connect(folder / files.DATABASE, isolation_level=None)
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+
+
+def lost(report: Report, table: str) -> int | None:
+    return next(told.lost for told in report.tables if told.table == table)
+
+
+def test_a_whole_store_is_saved_whole(source: Path, tmp_path: Path) -> None:
+    report = salvage(source, tmp_path / "new")
+    assert report.is_whole
+    assert contents(tmp_path / "new") == contents(source)
+    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["store.db", "store.mark"]
+
+
+def test_rows_that_are_not_whole_are_lost_and_named(source: Path, tmp_path: Path) -> None:
+    before = contents(source)
+    jobs = before[0]
+    assert isinstance(jobs, list)
+    change(source, "UPDATE job SET crc = crc + 1 WHERE id IN (SELECT id FROM job ORDER BY id LIMIT 2)")
+    change(source, "UPDATE outcome SET payload = 'x' WHERE id = (SELECT max(id) FROM outcome)")
+    report = salvage(source, tmp_path / "new")
+    assert not report.is_whole
+    assert lost(report, "job") == 2
+    assert lost(report, "outcome") == 1
+    assert lost(report, "dead") == 0
+    text = "\n".join(report.lines())
+    assert "job: " in text
+    assert "2 lost (broken: row " in text
+    after = contents(tmp_path / "new")
+    assert isinstance(after[0], list)
+    assert after[0] == jobs[2:]
+    assert after[2:] == before[2:]
+
+
+def test_a_vanished_row_is_counted(source: Path, tmp_path: Path) -> None:
+    change(source, "DELETE FROM schedule WHERE id = 1")
+    assert lost(salvage(source, tmp_path / "new"), "schedule") == 1
+
+
+def test_the_source_is_not_touched(source: Path, tmp_path: Path) -> None:
+    change(source, "UPDATE meta SET crc = 1")
+    before = {file.name: file.read_bytes() for file in source.iterdir()}
+    report = salvage(source, tmp_path / "new")
+    assert {file.name: file.read_bytes() for file in source.iterdir()} == before
+    assert lost(report, "job") is None
+    assert "an unknown number lost" in "\n".join(report.lines())
+    assert "its meta row is not as it was written: how many rows" in "\n".join(report.lines())
+
+
+def test_what_the_log_had_is_saved_and_what_it_lost_is_told(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "store", tmp_path / "copy"
+    folder.mkdir()
+    store, twin = SqliteStore(folder), MemoryStore()
+    life = some_life(random.Random(2), 12)
+    for lines in life:
+        store.write(lines)
+    shutil.copytree(folder, copy)
+    store.close()
+    log = bytearray((copy / files.LOG).read_bytes())
+    log[-1] ^= 1
+    (copy / files.LOG).write_bytes(log)
+    with pytest.raises(StoreDamaged):
+        SqliteStore(copy).load()
+    report = salvage(copy, tmp_path / "new")
+    assert "the last 1 commits are lost" in "\n".join(report.lines())
+    for lines in life[:-1]:
+        twin.write(lines)
+    assert contents(tmp_path / "new") == everything(twin)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_page_that_cannot_be_read_costs_no_other(source: Path, tmp_path: Path, seed: int) -> None:
+    """One page of noise anywhere but in the schema: what is saved is true, and only that page is lost."""
+    before = contents(source)
+    content = bytearray((source / files.DATABASE).read_bytes())
+    page = random.Random(seed).randrange(1, len(content) // files.PAGE_BYTES) * files.PAGE_BYTES
+    content[page : page + files.PAGE_BYTES] = random.Random(seed).randbytes(files.PAGE_BYTES)
+    (source / files.DATABASE).write_bytes(content)
+    report = salvage(source, tmp_path / "new")
+    after = contents(tmp_path / "new")
+    for old, new in zip(before, after, strict=True):
+        if isinstance(old, list) and isinstance(new, list):
+            known = {repr(entry) for entry in old}
+            changed = [entry for entry in new if repr(entry) not in known]
+            # A job may lose what became of it, and be as it was accepted.
+            assert all(getattr(entry, "attempt", 1) == 0 for entry in changed)
+    gone = sum(told.lost or 0 for told in report.tables)
+    # Interior pages of these tables have few children; a leaf has at most some hundred small rows.
+    assert gone <= 300
+    if after != before:
+        assert not report.is_whole
+
+
+def test_a_broken_beginning_is_restored(source: Path, tmp_path: Path) -> None:
+    before = contents(source)
+    content = bytearray((source / files.DATABASE).read_bytes())
+    content[:18] = b"\0" * 18
+    (source / files.DATABASE).write_bytes(content)
+    report = salvage(source, tmp_path / "new")
+    assert contents(tmp_path / "new") == before
+    assert "does not begin like" in "\n".join(report.lines())
+
+
+def test_nothing_that_can_be_read_is_an_empty_store_and_a_long_report(source: Path, tmp_path: Path) -> None:
+    (source / files.DATABASE).write_bytes(random.Random(3).randbytes(100_000))
+    (source / files.MARK).unlink()
+    report = salvage(source, tmp_path / "new")
+    assert not report.is_whole
+    assert all(told.saved == 0 and told.lost is None for told in report.tables)
+    assert "store.mark is missing or not whole" in "\n".join(report.lines())
+    store = SqliteStore(tmp_path / "new")
+    store.write([Accepted(job(1))])
+    assert [entry.token for entry in store.load().jobs] == [token(1)]
+    store.close()
+
+
+def test_the_folders_must_make_sense(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no store\.db"):
+        salvage(tmp_path, tmp_path / "new")
+    with pytest.raises(ConfigError, match="not empty"):
+        salvage(source, source)

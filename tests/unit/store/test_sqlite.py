@@ -1,0 +1,359 @@
+"""What SQLite adds to a store: a disk, which may be full, read-only, damaged, or another one tomorrow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from polybus.core.ledger import Accepted, Contents, Ended, Line, Scheduled
+from polybus.errors import StoreDamaged, StoreFailed, StoreFull, StoreTooNew
+from polybus.store import files, sql
+from polybus.store.codec import CODECS
+from polybus.store.mark import Mark
+from polybus.store.sqlite import SqliteStore
+from polybus.store.verify import Meta, pack_meta
+from support.ledgers import job, letter, outcome, schedule, token
+
+EMPTY = Contents(jobs=[], outcomes=[], schedules=[], groups={})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    made = SqliteStore(tmp_path)
+    made.load()
+    yield made
+    made.close()
+
+
+def filled(folder: Path) -> None:
+    store = SqliteStore(folder)
+    store.write([Accepted(job(n)) for n in range(50)])
+    store.write([Ended(token(n), outcome(n), letter(n)) for n in range(20)])
+    store.write([Scheduled(schedule("a"))])
+    store.close()
+
+
+def change(folder: Path, *statements: str) -> None:
+    """What a broken disk or a careless person does behind the store's back."""
+    db = sqlite3.connect(folder / files.DATABASE, isolation_level=None)
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+
+
+def damage(folder: Path) -> str:
+    store = SqliteStore(folder)
+    with pytest.raises(StoreDamaged) as caught:
+        store.load()
+    text = str(caught.value)
+    assert caught.value.file in text
+    assert "backup" in text
+    assert "--data-dir" in text
+    assert "doctor --salvage" in text
+    with pytest.raises(StoreDamaged):  # not by asking twice either
+        store.dead(1)
+    with pytest.raises(StoreDamaged):
+        store.write([])
+    return text
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+def test_the_files_of_a_store(store: SqliteStore) -> None:
+    store.write([Accepted(job(1))])
+    assert {file.name for file in store.folder.iterdir()} == {"store.db", "store.db-wal", "store.mark"}
+    store.close()
+    assert {file.name for file in store.folder.iterdir()} == {"store.db", "store.mark"}
+
+
+def test_every_commit_is_synced(store: SqliteStore) -> None:
+    assert store._db is not None
+    assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_what_was_left_of_an_interrupted_beginning_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "store.new").write_bytes(b"half a database")
+    (tmp_path / "store.mark.new").write_bytes(b"half")
+    store = SqliteStore(tmp_path)
+    assert store.load() == EMPTY
+    store.close()
+    assert {file.name for file in tmp_path.iterdir()} == {"store.db", "store.mark"}
+
+
+def test_nobody_else_may_open_it(store: SqliteStore) -> None:
+    store.write([Accepted(job(1))])
+    other = SqliteStore(store.folder)
+    with pytest.raises(StoreFailed, match="another process has"):
+        other.load()
+
+
+def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "missing")
+    with pytest.raises(StoreFailed, match="No such file"):
+        store.load()
+
+
+def test_a_mark_that_cannot_be_written_costs_nothing(store: SqliteStore) -> None:
+    assert store._mark is not None
+    os.close(store._mark._file)
+    store.write([Accepted(job(1))])
+    store._mark = None
+    store.close()
+    assert SqliteStore(store.folder).load().jobs == [job(1)]
+
+
+# -- damage -----------------------------------------------------------------------------------
+
+
+def test_a_changed_row_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    change(tmp_path, "UPDATE job SET payload = zeroblob(10) WHERE id = 30")
+    assert "job 30: its checksum is wrong" in damage(tmp_path)
+
+
+def test_a_row_with_the_wrong_kind_of_content_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    change(tmp_path, "UPDATE dead SET payload = 'text' WHERE id = 3")
+    assert "dead 3: " in damage(tmp_path)
+
+
+def test_a_row_in_anothers_place_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    change(tmp_path, "UPDATE job SET id = 1000 WHERE id = 30")
+    assert "job 1000: its checksum is wrong" in damage(tmp_path)
+
+
+def test_a_vanished_row_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    change(tmp_path, "DELETE FROM outcome WHERE id = 3")
+    assert "the table outcome should have 20 rows and has 19" in damage(tmp_path)
+
+
+def test_a_row_that_came_back_for_another_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    db = sqlite3.connect(tmp_path / files.DATABASE)
+    (row,) = db.execute("SELECT id, payload, crc FROM job WHERE id = 30").fetchall()
+    db.close()
+    store = SqliteStore(tmp_path)
+    store.write([Ended(token(29)), Accepted(job(99))])
+    store.close()
+    db = sqlite3.connect(tmp_path / files.DATABASE)
+    db.execute("INSERT INTO job VALUES (?, ?, ?)", row)
+    db.execute("DELETE FROM job WHERE id = 40")
+    db.commit()
+    db.close()
+    assert "the table job should have 30 rows and has others than were written" in damage(tmp_path)
+
+
+def test_a_changed_meta_row_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    change(tmp_path, "UPDATE meta SET payload = zeroblob(10)")
+    assert "its meta row is not as it was written" in damage(tmp_path)
+
+
+def test_a_missing_meta_row_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    change(tmp_path, "DELETE FROM meta")
+    assert "its meta row" in damage(tmp_path)
+
+
+def test_other_tables_are_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    change(tmp_path, "CREATE INDEX by_crc ON job (crc)")
+    assert "its tables are not those of version" in damage(tmp_path)
+
+
+def test_a_missing_table_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    change(tmp_path, "DROP TABLE delay")
+    assert "its tables" in damage(tmp_path)
+
+
+def test_a_file_of_something_else_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / files.DATABASE).write_bytes(b"no database at all" * 1000)
+    assert "does not begin like" in damage(tmp_path)
+
+
+def test_a_cut_off_file_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    os.truncate(tmp_path / files.DATABASE, 4 * files.PAGE_BYTES)
+    damage(tmp_path)
+
+
+def test_a_lost_log_is_found(tmp_path: Path, store: SqliteStore) -> None:
+    """SQLite itself would go on from the last copy as if nothing had been."""
+    store.write([Accepted(job(1))])
+    store.write([Accepted(job(2))])
+    lost = tmp_path / "lost"
+    lost.mkdir()
+    for name in (files.DATABASE, files.MARK):
+        shutil.copy(tmp_path / name, lost)
+    assert "ends with commit 0, but 2 was on disk" in damage(lost)
+
+
+def test_a_log_with_a_bad_frame_is_found(tmp_path: Path, store: SqliteStore) -> None:
+    for number in range(5):
+        store.write([Accepted(job(number))])
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for file in (files.DATABASE, files.LOG, files.MARK):
+        shutil.copy(tmp_path / file, bad)
+    with open(bad / files.LOG, "r+b") as log:
+        log.seek(-100, os.SEEK_END)
+        log.write(b"\xff" * 10)
+    assert "ends with commit 4, but 5 was on disk" in damage(bad)
+
+
+def test_a_missing_mark_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / files.MARK).unlink()
+    assert "store.mark: it is missing" in damage(tmp_path)
+
+
+def test_a_missing_database_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / files.DATABASE).unlink()
+    assert "store.db: it is missing, but had 3 commits" in damage(tmp_path)
+
+
+def test_a_mark_that_is_not_whole_is_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / files.MARK).write_bytes(b"")
+    assert "neither of its two numbers is whole" in damage(tmp_path)
+
+
+def test_half_a_mark_is_enough(tmp_path: Path) -> None:
+    filled(tmp_path)
+    for broken in (0, 16):
+        content = bytearray((tmp_path / files.MARK).read_bytes())
+        content[broken] ^= 1
+        (tmp_path / files.MARK).write_bytes(content)
+        store = SqliteStore(tmp_path)
+        assert len(store.load().jobs) == 30
+        store.close()
+
+
+def test_a_row_that_is_damaged_while_the_broker_runs_is_not_served(store: SqliteStore) -> None:
+    store.write([Ended(token(1), outcome(1), letter(1))])
+    assert store._db is not None
+    store._db.execute("UPDATE outcome SET payload = zeroblob(5)")
+    with pytest.raises(StoreDamaged, match="outcome 1: its checksum is wrong"):
+        store.outcome(token(1))
+    store._db.execute("DELETE FROM dead")
+    with pytest.raises(StoreDamaged, match="dead 1 has vanished"):
+        store.dead_letter(token(1))
+
+
+def test_a_newer_store_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path)
+    _, payload, crc = pack_meta(Meta(sql.version() + 1, 7, dict.fromkeys(CODECS, (0, 0))))
+    db = sqlite3.connect(tmp_path / files.DATABASE)
+    db.execute("UPDATE meta SET payload = ?, crc = ?", (payload, crc))
+    db.commit()
+    db.close()
+    with pytest.raises(StoreTooNew, match="a newer one wrote it"):
+        SqliteStore(tmp_path).load()
+
+
+# -- versions ---------------------------------------------------------------------------------
+
+
+def test_an_older_store_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path)
+    before = SqliteStore(tmp_path)
+    contents = before.load()
+    before.close()
+    now = (
+        *sql.migrations(),
+        "-- one more\nCREATE TABLE more (id INTEGER PRIMARY KEY);\nCREATE TABLE yet (x);",
+    )
+    monkeypatch.setattr(sql, "migrations", lambda: now)
+    for _ in range(2):
+        store = SqliteStore(tmp_path)
+        assert store.load() == contents
+        assert store.commit == 4
+        store.close()
+    store = SqliteStore(tmp_path)
+    store.write([Accepted(job(99))])
+    assert store.load().jobs[-1] == job(99)
+    store.close()
+    monkeypatch.undo()
+    with pytest.raises(StoreTooNew):
+        SqliteStore(tmp_path).load()
+
+
+# -- a disk that does not take it -------------------------------------------------------------
+
+
+def limit_pages(store: SqliteStore, pages: int) -> None:
+    assert store._db is not None
+    store._db.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+
+
+def test_a_full_disk_leaves_everything_as_it_was(store: SqliteStore) -> None:
+    store.write([Accepted(job(1)), Scheduled(schedule("a"))])
+    limit_pages(store, 20)
+    before = store.commit
+    large: list[Line] = [Ended(token(1)), Accepted(job(2, body=b"x" * 1_000_000)), Scheduled(schedule("b"))]
+    for _ in range(3):
+        with pytest.raises(StoreFull, match="Make room"):
+            store.write(large)
+    assert store.commit == before
+    store.write([Accepted(job(3))])
+    limit_pages(store, 1_000_000)
+    store.write(large)
+    assert store.load().jobs == [job(3), job(2, body=b"x" * 1_000_000)]
+    assert store.load().schedules == [schedule("a"), schedule("b")]
+
+
+def test_a_read_only_store_says_so(tmp_path: Path) -> None:
+    filled(tmp_path)
+    store = SqliteStore(tmp_path)
+    store.load()
+    assert store._db is not None
+    store._db.execute("PRAGMA query_only = ON")
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match="Look at the disk"):
+            store.write([Accepted(job(100))])
+    # After it failed twice the files were opened anew, and all is well.
+    store.write([Accepted(job(101))])
+    assert [entry.token for entry in store.load().jobs][-1] == token(101)
+    store.close()
+
+
+def test_a_replaced_file_is_not_written_to(store: SqliteStore, tmp_path: Path) -> None:
+    store.write([Accepted(job(1))])
+    shutil.copy(tmp_path / files.DATABASE, tmp_path / "copy")
+    (tmp_path / "copy").rename(tmp_path / files.DATABASE)
+    with pytest.raises(StoreFailed, match="was replaced"):
+        store.write([Accepted(job(2))])
+
+
+def test_a_removed_file_is_not_written_to(store: SqliteStore, tmp_path: Path) -> None:
+    (tmp_path / files.DATABASE).unlink()
+    with pytest.raises(StoreFailed, match="No such file"):
+        store.write([Accepted(job(2))])
+
+
+def test_a_bug_in_a_line_costs_nothing(store: SqliteStore) -> None:
+    store.write([Accepted(job(1))])
+    with pytest.raises(TypeError):
+        store.write([Ended(token(1)), Accepted(job(2, accepted_at=object()))])
+    store.write([Accepted(job(3))])
+    assert store.load().jobs == [job(1), job(3)]
+
+
+def test_the_mark_never_leads(store: SqliteStore) -> None:
+    for number in range(5):
+        store.write([Accepted(job(number))])
+        mark = Mark(store.folder / files.MARK)
+        assert mark.read() == store.commit == number + 1
+        mark.close()
