@@ -234,7 +234,63 @@ def test_without_a_store_guarantees_are_refused(
         served.close()
 
 
+def test_schedules_run_and_are_told_about(shell: Shell) -> None:
+    mailer = Mailer()
+    mailer.works = True
+    said = shell.ok(
+        "schedule", "add", "mail", "tick", "--every", "200ms", "--key", "beat", "--runs", "2", "--now"
+    )
+    assert said.startswith("beat runs next at 20")
+    rule = ["--cron", "0 6 * * mon-fri", "--tz", "Europe/Berlin", "--missed", "skip"]
+    assert shell.json("schedule", "add", "mail", "morning", *rule, "--key", "early")["key"] == "early"
+    assert "0 6 * * mon-fri (Europe/Berlin)" in shell.ok("schedule", "ls")
+    with working(shell.broker, mailer):
+        # After its last run a schedule is gone; what it did is still known.
+        wait_until(lambda: [row["key"] for row in shell.json("schedule", "ls")] == ["early"])
+        wait_until(lambda: mailer.seen == [b"tick", b"tick"])
+    runs = shell.json("schedule", "runs", "beat")
+    assert [run["what"] for run in runs] == ["ran", "ran"]
+    assert shell.json("jobs", "show", runs[0]["token"])["state"] == "done"
+    assert "ran" in shell.ok("schedule", "runs", "beat")
+    assert shell.run("schedule", "runs", "early")[1] == "early has not run yet.\n"
+    assert shell.ok("schedule", "rm", "early") == "removed early\n"
+    assert "polybus schedule ls" in shell.run("schedule", "rm", "early", status=1)[1]
+    assert "often" in shell.run("schedule", "add", "mail", "x", "--cron", "often", status=1)[1]
+
+
+def test_the_oldest_dead_letters_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = Served(tmp_path, *QUICK, "--set", "jobs.dead_letters=2")
+    try:
+        shell = Shell(served, monkeypatch, capsys, tmp_path)
+        with working(served, Mailer()):
+            jobs = [shell.send("mail", "x", "--guarantee") for _ in range(4)]
+            wait_until(lambda: shell.json("status")["dead_letters_dropped"] == 2)
+            assert [row["job"] for row in shell.json("jobs", "dead")] == jobs[2:]
+    finally:
+        served.close()
+
+
+def test_what_is_whole_of_a_store_is_salvaged(shell: Shell, tmp_path: Path) -> None:
+    job = shell.send("mail", "ada", "--guarantee")
+    saved = tmp_path / "saved"
+    assert "running broker" in shell.run("doctor", "--salvage", str(saved), status=1)[1]
+    shell.broker.end(signal.SIGTERM)
+    assert "job: 1 saved, 0 lost" in shell.ok("doctor", "--salvage", str(saved))
+    assert "not empty" in shell.run("doctor", "--salvage", str(saved), status=1)[1]
+    shell.broker.close()
+    again = Served(tmp_path, *QUICK, "--data-dir", str(saved))
+    try:
+        again.data_dir = saved
+        shell.broker = again
+        assert [row["job"] for row in shell.json("jobs", "ls")] == [job]
+    finally:
+        again.close()
+
+
 def test_status(shell: Shell) -> None:
     status = shell.json("status")
     assert (status["state"], status["dead"], status["retried"]) == ("serving", 0, 0)
+    assert status["store"] == "well"
     assert "serving" in shell.ok("status")

@@ -24,6 +24,7 @@ from polybus.cli.find import admin_place, config_path, refusal
 from polybus.cli.output import print_json, printable
 from polybus.cli.serve import exposure
 from polybus.client.admin import AdminClient
+from polybus.core.tables import NO_STORE
 from polybus.errors import ConfigError, PolybusError
 
 OK: Final = "ok"
@@ -66,6 +67,7 @@ def check_all(admin: str | None, data_dir: Path | None, config_file: Path | None
     yield finding
     if broker is not None:
         yield check_exposure(broker)
+        yield check_store(broker, settings)
     yield from check_ports(settings, broker)
 
 
@@ -164,6 +166,10 @@ def check_config(path: Path | None) -> tuple[config.Settings, Finding]:
     return settings, Finding("settings", OK, found)
 
 
+def settings_of(path: Path | None) -> config.Settings:
+    return config.load(config_path(path))
+
+
 def check_data_dir(path: Path) -> Iterator[Finding]:
     place = path
     while not place.exists() and place != place.parent:
@@ -203,6 +209,20 @@ def check_broker(admin: str | None, data_dir: Path | None) -> tuple[dict[str, An
 def check_exposure(broker: dict[str, Any]) -> Finding:
     found = exposure(broker["endpoints"].values())
     return Finding("exposure", OK if "loopback only" in found else WARN, found)
+
+
+def check_store(broker: dict[str, Any], settings: config.Settings) -> Finding:
+    """Whether the broker can keep what it promises."""
+    trouble = broker["store"]
+    if trouble == "well":
+        found = f"well; {broker['schedules']} schedules, {broker['dead']} jobs given up since the start"
+        advice = "'polybus jobs dead' lists dead letters" if broker["dead"] else ""
+        return Finding("store", WARN if advice else OK, found, advice)
+    if trouble == NO_STORE:
+        return Finding("store", OK if not settings.jobs.store else WARN, "none: guarantees are refused")
+    return Finding(
+        "store", FAIL, trouble, "look at the disk of the data directory: is it full, may we write?"
+    )
 
 
 def check_ports(settings: config.Settings, broker: dict[str, Any] | None) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import typer
 
 from polybus.cli.options import Admin, DataDir, Json, WrongUse, examples
 from polybus.cli.rows import NOTHING, Cell, Row, ask, field, moment, show
+from polybus.errors import PolybusError
 
 UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)")
@@ -70,7 +71,10 @@ def add(
     ] = False,
     guarantee: Annotated[
         bool | None,
-        typer.Option("--guarantee/--no-guarantee", help="Each run is on disk until it has completed."),
+        typer.Option(
+            "--guarantee/--no-guarantee",
+            help="Refuse it if this broker keeps nothing on disk (default), or run it all the same.",
+        ),
     ] = None,
     retries: Annotated[
         int | None, typer.Option("--retries", min=0, help="Try a failed run so often again.")
@@ -157,7 +161,7 @@ def ls(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) -> No
         "next": moment("next_at"),
         ">runs left": lambda row: "∞" if row["runs_left"] is None else row["runs_left"],
         "missed": field("missed"),
-        "kept": lambda row: "on disk" if row["guarantee"] else "in memory",
+        ">retries": field("retries"),
         "message": lambda row: _short(row["message"]),
     }
     nothing = "No schedules. 'polybus schedule add --help' shows how to make one."
@@ -186,6 +190,8 @@ def rm(key: Key, admin: Admin = None, data_dir: DataDir = None, json_: Json = Fa
     from polybus.cli.output import print_json
 
     answer = ask(admin, data_dir, "schedule_rm", key=key)
+    if not answer["removed"]:
+        raise PolybusError(f"no schedule is called {key!r}; 'polybus schedule ls' lists them")
     if json_:
         print_json(answer)
     else:

@@ -144,17 +144,39 @@ def settings(config: Config = None, set_: Set = None, json_: Json = False) -> No
     show(config, read_assignments(set_ or []), json_)
 
 
-DOCTOR_EXAMPLES = examples("polybus doctor", "polybus doctor --json")
+DOCTOR_EXAMPLES = examples(
+    "polybus doctor", "polybus doctor --json", "polybus doctor --data-dir var --salvage var.saved"
+)
 
 
-def doctor(admin: Admin = None, data_dir: DataDir = None, config: Config = None, json_: Json = False) -> None:
+def doctor(
+    admin: Admin = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    salvage: Annotated[
+        Path | None,
+        typer.Option(
+            "--salvage",
+            metavar="DIR",
+            help="Do something else: copy what is whole of a damaged store into DIR, which is to become a "
+            "data directory of its own, and say what was lost. The broker must not run.",
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
     """Check this machine and its broker, and say what to do about what is wrong.
 
-    The exit status is 1 if something has to be repaired, 0 if all is well or could only be better.
+    The exit status is 1 if something has to be repaired (or, with --salvage, was lost), 0 if all is well or
+    could only be better.
     """
-    from polybus.cli.doctor import examine
+    from polybus.cli.doctor import examine, settings_of
 
-    if not examine(admin, data_dir, config, json_):
+    if salvage is not None:
+        from polybus.cli.salvage import save
+
+        if not save(data_dir or Path(settings_of(config).broker.data_dir), salvage, json_):
+            raise typer.Exit(1)
+    elif not examine(admin, data_dir, config, json_):
         raise typer.Exit(1)
 
 

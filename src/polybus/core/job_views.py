@@ -1,4 +1,4 @@
-"""Jobs, dead letters and schedules as plain values, for the command line and dashboards.
+"""Jobs, dead letters and runs of schedules as plain values, for the command line and dashboards.
 
 A job looks the same wherever it is found: running in the core, or ended in the store.  Times are those of the
 wall clock; bodies are cut, because they are there to be looked at.
@@ -15,7 +15,7 @@ from polybus.core.bus import Bus
 from polybus.core.desk import ENDS, STATES
 from polybus.core.durable import peer_text
 from polybus.core.envelope import read_spec
-from polybus.core.ledger import Attempt, DeadLetter, Outcome, ScheduleEntry, ScheduleRun
+from polybus.core.ledger import Attempt, DeadLetter, Outcome, ScheduleRun
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import PLAIN_CALL, JobOptions, Request
 from polybus.core.timers import SLOTS_PER_S
@@ -186,24 +186,6 @@ def attempt_view(attempt: Attempt) -> dict[str, Any]:
         "worker": attempt.worker,
         "reason": attempt.reason,
         "detail": attempt.detail,
-    }
-
-
-def schedule_view(entry: ScheduleEntry) -> dict[str, Any]:
-    return {
-        "key": entry.key,
-        "queue": entry.queue.decode(errors="replace"),
-        "message": entry.message.decode(errors="replace"),
-        "every_s": entry.interval_s,
-        "cron": entry.cron,
-        "timezone": entry.timezone,
-        "runs_left": entry.runs_left,
-        "next_at": entry.next_at,
-        "missed": entry.missed,
-        "guarantee": entry.options.guarantee,
-        "retries": entry.options.retries,
-        "timeout_s": entry.options.timeout_s,
-        "created_at": entry.created_at,
     }
 
 

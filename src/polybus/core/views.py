@@ -165,6 +165,9 @@ def totals(bus: Bus) -> dict[str, Any]:
         "clients": len(bus.clients),
         "nodes": len(bus.nodes),
         "requests": bus.request_count,
+        "schedules": len(bus.book.schedules),
+        # "well", or why nothing can be written down.
+        "store": bus.store_trouble or "well",
         "held_bytes": bus.held_bytes,
         "kept_replies": len(bus.replies),
         "kept_replies_bytes": bus.replies_bytes,

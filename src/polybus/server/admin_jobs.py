@@ -106,6 +106,9 @@ class JobDesk:
         self._bus = bus
         self._clock = clock
         self._store = ask_store
+        # Dead letters that were thrown away because there were too many.
+        self.dropped = 0
+        self._seen_dead = -1
         outbox.handlers[Ready] = lambda action: action.call()
         self.commands: dict[str, Command] = {
             "jobs": self._jobs,
@@ -205,6 +208,24 @@ class JobDesk:
             after_written(self._bus, Ready(lambda: later.give(answer)))
 
         return self._each(question, drop, later)
+
+    def keep_at_most(self, most: int) -> None:
+        """Let the oldest dead letters go if there are more than that. To be called about every second."""
+        dead = self._bus.counters.dead
+        if dead == self._seen_dead:
+            return
+
+        def told(tokens: list[bytes], error: Exception | None) -> None:
+            if not tokens:
+                # None too many, or a store that cannot say so now: the next one that dies brings us back.
+                return
+            self._bus.lines.append(Buried(tuple(tokens)))
+            self.dropped += len(tokens)
+            # There may be more of them than were asked for.
+            self._seen_dead = -1
+
+        self._seen_dead = dead
+        self._store(lambda store: store.dead_beyond(most, MAX_NAMED), told)
 
     def _each(
         self, question: dict[str, Any], start: Callable[[list[bytes], list[str]], None], later: Later

@@ -95,6 +95,7 @@ class Broker:
             self._context.destroy(linger=0)
             os.close(self._wake_read)
             os.close(self._wake_write)
+            self._keeping.abandon()
             self._data_dir.release()
             raise
         self._outbox = Outbox(self.bus, self._pump)
@@ -105,9 +106,9 @@ class Broker:
         self._outbox.handlers[act.Forget] = lambda action: None
         self._outbox.handlers[act.Dial] = self._dial
         self._outbox.handlers[act.HangUp] = self._hang_up
-        jobs = JobDesk(self.bus, self._outbox, self._clock, self._keeping.ask)
+        self._jobs = JobDesk(self.bus, self._outbox, self._clock, self._keeping.ask)
         self._admin = AdminEar(
-            self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain, jobs.commands
+            self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain, self._jobs.commands
         )
         self._assembly.admin.ear = self._admin
         self._ears = [link.ear for link in links]
@@ -130,6 +131,7 @@ class Broker:
             "up_s": round(self._clock() - self._started_at, 3),
             "endpoints": self.endpoints,
             "publications_dropped": self.publications_dropped,
+            "dead_letters_dropped": self._jobs.dropped,
             "internal_errors": self.internal_errors,
         }
 
@@ -181,6 +183,7 @@ class Broker:
                 if now - tapped_at > TAP_CHECK_S:
                     tapped_at = now
                     self._admin.expire(now)
+                    self._jobs.keep_at_most(self.settings.jobs.dead_letters)
             outbox.settle(now)
             if bus.lines:
                 self._keeping.hand_over()

@@ -121,6 +121,11 @@ class Keeping:
         self._scribe.ask(call, done)
         return True
 
+    def abandon(self) -> None:
+        """Close the store of a broker that does not start after all."""
+        if self._scribe is not None:
+            self._store.close()
+
     def close(self, now: float) -> int:
         """Write everything that is still to be written. How many lines could not be."""
         if self._scribe is None:

@@ -87,7 +87,7 @@ def test_ls(broker: Canned, capsys: pytest.CaptureFixture[str]) -> None:
         "runs_left": None,
         "next_at": AT,
         "missed": "late",
-        "guarantee": True,
+        "retries": 7,
     }
     by_cron = {
         **by_time,
@@ -95,7 +95,6 @@ def test_ls(broker: Canned, capsys: pytest.CaptureFixture[str]) -> None:
         "every_s": None,
         "cron": "0 6 * * *",
         "runs_left": 3,
-        "guarantee": False,
     }
     broker.answers["schedules"] = [by_time, by_cron]
     assert run(["schedule", "ls"]) == 0
@@ -105,8 +104,7 @@ def test_ls(broker: Canned, capsys: pytest.CaptureFixture[str]) -> None:
         "0 6 * * * (UTC)",
         "2023-11-14 22:13:20",
         "∞",
-        "on disk",
-        "in memory",
+        "7",
         "hello",
     ):
         assert words in out
@@ -119,6 +117,9 @@ def test_rm_and_runs(broker: Canned, capsys: pytest.CaptureFixture[str]) -> None
     broker.answers["schedule_rm"] = {"removed": True}
     assert run(["schedule", "rm", "morning"]) == 0
     assert capsys.readouterr().out == "removed morning\n"
+    broker.answers["schedule_rm"] = {"removed": False}
+    assert run(["schedule", "rm", "morning"]) == 1
+    assert "polybus schedule ls" in capsys.readouterr().err
     run_ = {"due_at": AT, "at": AT + 1, "what": "late", "missed": 4, "token": "n-1"}
     broker.answers["schedule_runs"] = [run_, {**run_, "what": "skipped", "missed": 0, "token": ""}]
     assert run(["schedule", "runs", "morning", "--limit", "2"]) == 0

@@ -367,3 +367,34 @@ def test_drop() -> None:
 def test_orders_name_what_they_mean(do: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(BadQuestion):
         Office().ask(do, **wrong)
+
+
+def test_the_oldest_dead_letters_leave_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_jobs, "MAX_NAMED", 3)
+    office = Office()
+    tokens = office.dead(10)
+    for _ in range(4):
+        office.desk.keep_at_most(5)
+        office.settle()
+    assert [row["token"] for row in office.ask("dead")] == tokens[5:]
+    assert office.desk.dropped == 5
+    # Nobody is asked while nothing dies.
+    office.desk.keep_at_most(5)
+    assert not office.questions
+
+
+def test_schedules_are_those_of_the_brokers_own_service() -> None:
+    office = Office()
+    added = office.ask("schedule_add", queue="mail", message="hello", every_s=60, key="k")
+    assert added == {"key": "k", "next_at": WALL + 160.0}
+    (row,) = office.ask("schedules")
+    assert (row["key"], row["queue"], row["every_s"], row["runs_left"]) == ("k", "mail", 60.0, None)
+    office.now += 61
+    office.do(events.Tick())
+    (run,) = office.ask("schedule_runs", key="k")
+    assert (run["due_at"], run["what"], run["missed"]) == (WALL + 160.0, "ran", 0)
+    assert office.ask("job", job=run["token"])["state"] == "queued"
+    assert office.ask("schedule_rm", key="k") == {"removed": True}
+    assert office.ask("schedules") == []
+    with pytest.raises(BadQuestion, match="bad_schedule"):
+        office.ask("schedule_add", queue="mail", message="hello", cron="often")
