@@ -10,6 +10,7 @@ INPUTS := pyproject.toml requirements-dev.lock scripts/bootstrap.sh $(wildcard s
 COMPILE = "$$(scripts/bootstrap.sh uv)" pip compile --quiet --universal --python-version 3.11 --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(ARGS)
 SECONDS := 60
+KILLS := 200
 # What may be compiled is tested a second time as plain Python.
 PLAIN_TESTS := tests/unit/core tests/unit/wire tests/unit/dialects tests/unit/server tests/property tests/simulation
 JOBS := 2
@@ -17,8 +18,8 @@ JOBS := 2
 $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
-.PHONY: help setup demo test lint format types contracts conformance matrix fuzz bench-broker idle-workers \
-	docs-check diagrams lock clean
+.PHONY: help setup demo test lint format types contracts conformance matrix fuzz crash bench-broker bench-jobs \
+	idle-workers docs-check diagrams lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +55,14 @@ matrix: $(STAMP) ## call every worker dialect from every client dialect
 fuzz: $(STAMP) ## feed the decoders and the broker with broken input (SECONDS=60)
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)
 
+crash: $(STAMP) ## kill broker and workers at random, and look whether a guaranteed job got lost (KILLS=200)
+	$(BIN)/python tests/crash/run.py --kills $(KILLS) $(ARGS)
+
 bench-broker: $(STAMP) ## measure round trips through the broker
 	$(BIN)/python benchmarks/broker.py $(ARGS)
+
+bench-jobs: $(STAMP) ## measure guaranteed jobs, beside Celery and Dramatiq
+	$(BIN)/python benchmarks/jobs.py $(ARGS)
 
 idle-workers: $(STAMP) ## measure what thousands of idle workers cost
 	$(BIN)/python benchmarks/idle_workers.py $(ARGS)
@@ -69,6 +76,7 @@ diagrams: $(STAMP) ## draw the state diagrams from the tables
 
 lock: ## remake the lock files (ARGS=--upgrade for the newest versions)
 	$(COMPILE) pyproject.toml -o requirements.lock && $(COMPILE) --extra dev pyproject.toml -o requirements-dev.lock
+	$(COMPILE) benchmarks/requirements-jobs.in -o benchmarks/requirements-jobs.lock
 
 clean: ## remove everything that can be made again
 	rm -rf .venv .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info \

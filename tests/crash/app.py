@@ -11,7 +11,7 @@ from producers import POOL
 
 from polybus import Bus
 
-bus = Bus(os.environ["CRASH_BROKER"], "emqp")
+bus = Bus()
 _markers: dict[int, Marker] = {}
 
 

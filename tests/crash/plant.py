@@ -156,7 +156,7 @@ class Plant:
         serve = [str(POLYBUS), "serve", "--config", "polybus.toml", "--data-dir", "data"]
         self.broker = Process("broker", serve, folder, env)
         self.plain = [Process(f"plain-{'-'.join(group)}", self._plain(group), folder, env) for group in PLAIN]
-        pool_env = {**env, "CRASH_FOLDER": str(folder), "CRASH_BROKER": self.endpoints["emqp.workers"]}
+        pool_env = {**env, "CRASH_FOLDER": str(folder)}
         self.pools = [Process(f"pool-{n}", self._pool(), folder, pool_env) for n in range(1, pools + 1)]
         self.services = [f"crash.{dialect}" for dialect in WORKER_PORTS] + [POOL] * bool(pools)
         plan = {
@@ -178,7 +178,8 @@ class Plant:
         return [sys.executable, str(HERE / "serving.py"), str(self.folder), json.dumps(entries)]
 
     def _pool(self) -> list[str]:
-        return [str(POLYBUS), "worker", "app:bus", "--processes", str(POOL_PROCESSES)]
+        broker = ["--broker", self.endpoints["emqp.workers"]]
+        return [str(POLYBUS), "worker", "app:bus", "--processes", str(POOL_PROCESSES), *broker]
 
     @property
     def workers(self) -> list[Process]:

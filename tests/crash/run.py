@@ -34,7 +34,7 @@ from life import life  # noqa: E402
 from plant import Plant, Process  # noqa: E402
 from verdict import Verdict, judge  # noqa: E402
 
-from polybus import Client, RequestFailed  # noqa: E402
+from polybus import Client, PolybusError, RequestFailed  # noqa: E402
 from support.waiting import until  # noqa: E402
 
 # Of three victims about one is the broker: it is what the promises are about.
@@ -224,17 +224,16 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[Verdict, Killer]:
         while killer.kills < killer.most:
             killer.strike()
             show_progress(killer.kills, options.kills)
-        trouble = ""
+        trouble = []
         try:
             settle(plant)
-        except AssertionError as error:
-            trouble = str(error)
+        except (AssertionError, PolybusError) as error:
+            trouble.append(str(error))
         verdict = judge(folder)
-        if trouble:
-            verdict.problems.append(trouble)
+        verdict.problems += trouble
         check_outcomes(plant, verdict)
         check_processes(plant, verdict)
-    except AssertionError as error:
+    except (AssertionError, PolybusError) as error:
         verdict.problems.append(str(error))
     finally:
         plant.close()
