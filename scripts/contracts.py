@@ -52,6 +52,7 @@ LAYERS = {
     "journal": layer("errors core", "msgspec pyarrow"),
     "server": layer("errors config wire core dialects store journal", "msgspec zmq"),
     "client": Layer(frozenset({"errors", "config", "wire"}) | PUMP, frozenset({"msgspec", "zmq"})),
+    "runtime": layer("errors config wire client", "msgspec zmq"),
     "spark": layer("errors config journal client", "msgspec pyspark pyarrow pandas deltalake"),
     "testing": layer("errors config wire core dialects store journal server client runtime", "msgspec zmq"),
     "__init__": layer("errors config wire core dialects store journal server client testing"),

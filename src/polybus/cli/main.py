@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from polybus.cli import jobs, operate, schedule, start, talk
+from polybus.cli import jobs, operate, schedule, start, talk, worker
 from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK, WrongUse, examples
 from polybus.errors import PolybusError
 
@@ -60,6 +60,7 @@ for panel, name, command, epilog in (
     (TALK, "send", talk.send, talk.SEND_EXAMPLES),
     (TALK, "publish", talk.publish, talk.PUBLISH_EXAMPLES),
     (TALK, "subscribe", talk.subscribe, talk.SUBSCRIBE_EXAMPLES),
+    (WORK, "worker", worker.worker, worker.WORKER_EXAMPLES),
     (LOOK, "status", operate.status, operate.STATUS_EXAMPLES),
     (LOOK, "services", operate.services, operate.SERVICES_EXAMPLES),
     (LOOK, "workers", operate.workers, operate.WORKERS_EXAMPLES),

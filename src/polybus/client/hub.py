@@ -52,6 +52,7 @@ class Hub:
         weights: Mapping[str, int] | None = None,
         fds: Sequence[int] = (),
         context: zmq.Context[Any] | None = None,
+        holding: Callable[[], Sequence[bytes]] | None = None,
     ) -> None:
         if not services:
             raise ConfigError("a worker needs at least one service")
@@ -62,7 +63,9 @@ class Hub:
         by_name = {service_name(name): weight for name, weight in (weights or {}).items()}
         prefix = os.urandom(6).hex().encode()
         names = [service_name(name) for name in services]
-        self.sessions: Final[list[WorkerSession]] = worker_sessions(dialect, names, credit, by_name, prefix)
+        self.sessions: Final[list[WorkerSession]] = worker_sessions(
+            dialect, names, credit, by_name, prefix, holding
+        )
         self._tell_address()
         self.lines: Final = Lines(len(self.sessions), fds, context)
         self.inbox: deque[Request] = deque()
@@ -91,10 +94,13 @@ class Hub:
     def _begin(self, at: int, now: float) -> None:
         self._again_at[at] = None
         self.reopening()
-        # A new conversation is a new peer: what the broker still sends to the old one cannot reach us.
-        self.lines.open(at, self.endpoint, new_identity())
+        self.lines.open(at, self.endpoint, self._identity())
         self.outbox = [entry for entry in self.outbox if entry[0] != at]
         self.outbox += [(at, message) for message in self.sessions[at].hello(now)]
+
+    def _identity(self) -> bytes:
+        """A new conversation is a new peer: what the broker still sends to the old one cannot reach us."""
+        return new_identity()
 
     # -- steps ----------------------------------------------------------------------------------
 

@@ -101,6 +101,10 @@ class Lines:
             return at
         return None
 
+    def is_cut(self, at: int) -> bool:
+        """Whether a line has lost its connection, as far as is known."""
+        return self._cut[at]
+
     def send(self, messages: list[tuple[int, list[Frame]]]) -> None:
         """Send all of them; waits for a full pipe, but not for ever."""
         while messages:

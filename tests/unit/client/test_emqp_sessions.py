@@ -257,7 +257,7 @@ def test_what_was_held_before_is_answered_in_the_new_conversation() -> None:
 
 
 def test_a_request_of_an_earlier_conversation_is_not_taken() -> None:
-    session = EmqpWorker([(10, b"email")], 1, b"w", holding=lambda: [])
+    session = EmqpWorker([(10, b"email")], 1, b"w", holding=list)
     session.hello(0.0)
     assert session.receive(emqp(b"REQUEST", b"r1", b"email", b"", b"in"), 0.0) == []
     assert session.granted == 0

@@ -38,10 +38,15 @@ def client_session(dialect: str) -> ClientSession:
 
 
 def worker_sessions(
-    dialect: str, services: Sequence[bytes], credit: int, weights: Mapping[bytes, int], prefix: bytes
+    dialect: str,
+    services: Sequence[bytes],
+    credit: int,
+    weights: Mapping[bytes, int],
+    prefix: bytes,
+    holding: Callable[[], Sequence[bytes]] | None = None,
 ) -> list[WorkerSession]:
     """The conversations that it takes to offer these services: one each, but for eMQP, which lists them."""
     if dialect == "emqp":
         queues = [(weights.get(name, DEFAULT_WEIGHT), name) for name in services]
-        return [EmqpWorker(queues, credit, prefix)]
+        return [EmqpWorker(queues, credit, prefix, holding=holding)]
     return [_WORKERS[dialect](name, credit) for name in services]

@@ -253,5 +253,9 @@ class EmqpWorker(WorkerSession):
         self._spoke = True
         return [self._write(wire.Return(self._id(), token))]
 
+    def forget(self, token: Token) -> None:
+        """There will be no answer, and nobody waits for one."""
+        self._held.discard(token)
+
     def goodbye(self) -> list[Message]:
         return [self._write(wire.Goodbye(self._id()))]
