@@ -100,9 +100,14 @@ def on_part(bus: Tables, event: events.Part, now: float) -> None:
         _too_large(bus, request, now)
         return
     request.state = PART[request.state]
-    bus.actions.append(
-        Stream(request.client.address, request.voice, request.service.name, request.request_id, event.body)
-    )
+    if request.client is bus.desk:
+        # A job belongs to nobody: those are told who wait for it.
+        for waiter in bus.waiters.get(request.request_id, ()):
+            address, service, request_id = waiter.client, waiter.service, waiter.request_id
+            bus.actions.append(Stream(address, waiter.voice, service, request_id, event.body))
+    else:
+        address, service, request_id = request.client.address, request.service.name, request.request_id
+        bus.actions.append(Stream(address, request.voice, service, request_id, event.body))
     bus.observe_request("partial", request, now)
 
 
@@ -180,7 +185,8 @@ def on_client_gone(bus: Tables, event: events.ClientGone, now: float) -> None:
     for request in list(client.outstanding.values()) if client else ():
         # Should it come back and ask again, it is answered again.
         request.options = structs.replace(request.options, reply_requested=False)
-        if event.withdraw:
+        # What is guaranteed survives its client.
+        if event.withdraw and not request.durable:
             withdraw(bus, request, "its client left", now)
 
 
