@@ -132,6 +132,10 @@ def test_retries(place: Place, tmp_path: Path) -> None:
     assert [attempt["number"] for attempt in caught.value.history] == [1, 2]
 
 
+def test_a_job_that_tells_how_far_it_is(place: Place) -> None:
+    assert job_app.report.delay(3).get(WAIT_S) == 1
+
+
 def test_a_time_limit(place: Place) -> None:
     assert sleep.delay(0.01).get(WAIT_S) == "awake"
     with pytest.raises(JobFailed) as caught:

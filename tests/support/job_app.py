@@ -52,6 +52,7 @@ def note(path: str, word: str) -> int:
 @bus.job(retries=3, backoff_s=0.05)
 def flaky(path: str, failures: int) -> int:
     """Fails so many times; returns the number of its attempt."""
+    current_job().progress("begun")
     if note(path, "tried") <= failures:
         raise ConnectionError("the other side is not there yet")
     return current_job().attempt
@@ -84,3 +85,12 @@ def sleep_until(path: str) -> str:
     while not Path(path).exists():
         time.sleep(0.01)
     return "awake"
+
+
+@bus.job
+def report(steps: int) -> int:
+    """Says how far it is, and who it is."""
+    job = current_job()
+    for step in range(steps):
+        job.progress({"done": step})
+    return job.attempt
