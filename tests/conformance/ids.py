@@ -40,9 +40,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
 PENDING: Final[dict[str, str]] = {
     "EMQP-13": "schedules are read and handed to external schedulers; there is no built-in one",
     "EMQP-14": "as EMQP-13",
-    "EMQP-29": "the header is read and handed on; a failed job is not tried again",
-    "EMQP-30": "the header is read and handed on; nobody kills the job",
-    "EMQP-31": "the header is read and handed on; there is no store that survives the broker",
     "EMQP-32": "the header is read and handed on; there is no built-in scheduler",
     "DBP-15": "the messages are written and read; the broker has no UDP socket",
     "DBP-32": "the message is written and read; the broker sends no beacon",

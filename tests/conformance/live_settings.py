@@ -18,4 +18,7 @@ FAST: Final[dict[str, object]] = {
     "majordomo.heartbeat_s": BEAT_S,
     "majordomo.liveness": LIVENESS,
     "limits.request_ttl_s": TTL_S,
+    "limits.timeout_grace_s": BEAT_S,
+    "limits.orphan_grace_s": BEAT_S,
+    "jobs.backoff_s": BEAT_S / 4,
 }

@@ -17,8 +17,8 @@ TAG = b"eMQP/1.0"
 class Component(Peer):
     """A DEALER that adds the empty frame and the protocol version, and takes them off."""
 
-    def __init__(self, broker: LiveBroker, port: str) -> None:
-        super().__init__(broker[f"emqp.{port}"])
+    def __init__(self, broker: LiveBroker, port: str, identity: bytes = b"") -> None:
+        super().__init__(broker[f"emqp.{port}"], identity=identity)
 
     def say(self, *frames: bytes) -> None:
         self.send(b"", TAG, *frames)
@@ -29,11 +29,44 @@ class Component(Peer):
         assert (empty, tag) == (b"", TAG)
         return rest
 
-    def inform(self, queues: bytes, role: bytes = b"worker") -> None:
-        self.say(b"INFORM", b"inform-1", queues, role)
-        command, own_id, acked = self.hear()
+    def inform(self, queues: bytes, role: bytes = b"worker", *more: bytes) -> None:
+        self.say(b"INFORM", b"inform-1", queues, role, *more)
+        command, own_id, acked, *_ = self.hear()
         assert (command, acked) == (b"ACK", b"inform-1")
         assert own_id
+
+    def serve(self, queue: bytes, slots: int = 1) -> None:
+        """Offer a queue, and take so many jobs of it."""
+        self.inform(b'[[10, "%b"]]' % queue)
+        for number in range(slots):
+            self.say(b"READY", b"ready-%d" % number)
+
+    def take(self, timeout_s: float = 10.0) -> tuple[bytes, bytes]:
+        """Id and body of the next job."""
+        command, token, _, _, body = self.hear(timeout_s)
+        assert command == b"REQUEST"
+        return token, body
+
+    def submit(self, queue: bytes, headers: bytes, job: bytes = b"job-1", body: bytes = b"do it") -> None:
+        """Send a job; the broker has said that it has it."""
+        self.say(b"REQUEST", job, queue, headers, body)
+        command, _, receipt = self.hear()
+        assert (command, receipt) == (b"REPLY", job)
+
+    def result(self, job: bytes = b"job-1") -> bytes:
+        command, _, body, original = self.hear()
+        assert (command, original) == (b"REPLY", job)
+        return body
+
+    def hear_beating(self, timeout_s: float = 10.0) -> tuple[bytes, bytes]:
+        """First and last frame of the next message that is no heartbeat; meanwhile we show that we live."""
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            self.say(b"HEARTBEAT", b"beat-1", b"%d" % time.time())
+            found = self.get(BEAT_S)
+            if found is not None and found[2] != b"HEARTBEAT":
+                return found[2], found[-1]
+        raise AssertionError(f"nothing but heartbeats within {timeout_s:g} s")
 
     def is_idle(self) -> bool:
         """Whether nothing but heartbeats comes for two beats."""
@@ -87,6 +120,133 @@ def test_a_client_that_asked_for_no_result_gets_none(broker: LiveBroker, service
         token = worker.hear()[1]
         worker.say(b"REPLY", b"reply-1", b"done", token)
         assert client.get(2 * BEAT_S) is None
+
+
+# -- jobs that fail, take too long, or outlive those who have to do with them ---------------------------
+
+
+@pytest.mark.conforms("EMQP-29")
+def test_a_failed_job_is_tried_so_often_again_and_no_more(broker: LiveBroker, service: bytes) -> None:
+    with Component(broker, "workers") as worker, Component(broker, "clients") as client:
+        worker.serve(service, slots=4)
+        client.submit(service, b"reply-requested,retry-count:2")
+        for _ in range(3):
+            token, body = worker.take()
+            assert body == b"do it"
+            worker.say(b"REPLY", b"reply-1", b'{"error": "no tea"}', token)
+        assert json.loads(client.result())["error"] == "no tea"
+        assert worker.is_idle()
+
+
+@pytest.mark.conforms("EMQP-29")
+def test_a_job_that_succeeds_in_the_end_has_a_result(broker: LiveBroker, service: bytes) -> None:
+    with Component(broker, "workers") as worker, Component(broker, "clients") as client:
+        worker.serve(service, slots=2)
+        client.submit(service, b"reply-requested,retry-count:5")
+        for answer in (b'{"error": "no tea"}', b"tea"):
+            token, _ = worker.take()
+            worker.say(b"REPLY", b"reply-1", answer, token)
+        # The client hears nothing of the attempt that failed.
+        assert client.result() == b"tea"
+
+
+@pytest.mark.conforms("EMQP-29")
+def test_without_the_header_a_failure_is_final(broker: LiveBroker, service: bytes) -> None:
+    with Component(broker, "workers") as worker, Component(broker, "clients") as client:
+        worker.serve(service, slots=2)
+        client.submit(service, b"reply-requested")
+        token, _ = worker.take()
+        worker.say(b"REPLY", b"reply-1", b'{"error": "no tea"}', token)
+        assert json.loads(client.result())["error"] == "no tea"
+        assert worker.is_idle()
+
+
+@pytest.mark.conforms("EMQP-30")
+def test_a_job_that_takes_too_long_is_stopped_and_0_is_never(broker: LiveBroker, service: bytes) -> None:
+    with Component(broker, "workers") as worker, Component(broker, "clients") as client:
+        # Only workers of polybus understand that they are to stop; they say so when they come.
+        worker.inform(b'[[10, "%b"]]' % service, b"worker", b'{"polybus": 1}')
+        for number in range(2):
+            worker.say(b"READY", b"ready-%d" % number)
+        client.submit(service, b"reply-requested,timeout:0", b"patient", b"patient")
+        client.submit(service, b"reply-requested,timeout:1", b"hasty", b"hasty")
+        tokens = {body: token for token, body in (worker.take(), worker.take())}
+        assert worker.hear_beating() == (b"CANCEL", tokens[b"hasty"])
+        assert json.loads(client.result(b"hasty"))["error"] == "timeout"
+        # What comes now is too late, and the other one goes on.
+        worker.say(b"REPLY", b"reply-1", b"done after all", tokens[b"hasty"])
+        worker.say(b"REPLY", b"reply-2", b"done", tokens[b"patient"])
+        assert client.result(b"patient") == b"done"
+
+
+@pytest.mark.conforms("EMQP-31")
+def test_a_guaranteed_job_outlives_its_worker(broker: LiveBroker, service: bytes) -> None:
+    with Component(broker, "clients") as client:
+        with Component(broker, "workers") as worker:
+            worker.serve(service)
+            client.submit(service, b"reply-requested,guarantee")
+            worker.take()
+        with Component(broker, "workers") as worker:
+            worker.serve(service)
+            token, body = worker.take()
+            assert body == b"do it"
+            worker.say(b"REPLY", b"reply-1", b"done", token)
+            assert client.result() == b"done"
+
+
+@pytest.mark.conforms("EMQP-28", "EMQP-31")
+def test_a_guaranteed_job_outlives_its_client(broker: LiveBroker, service: bytes) -> None:
+    with Component(broker, "clients", b"one-" + service) as client:
+        client.submit(service, b"reply-requested,guarantee")
+    with Component(broker, "workers") as worker:
+        worker.serve(service)
+        token, body = worker.take()
+        assert body == b"do it"
+        worker.say(b"REPLY", b"reply-1", b"done", token)
+        wait_for(lambda: broker.ask("job", job=token.decode())["state"] == "done")
+        # It comes back, asks again under the same id, and gets the result of the one run.
+        with Component(broker, "clients", b"one-" + service) as client:
+            client.submit(service, b"reply-requested,guarantee")
+            assert client.result() == b"done"
+        assert worker.is_idle()
+
+
+@pytest.mark.conforms("EMQP-28", "EMQP-31")
+def test_a_guaranteed_job_outlives_its_broker() -> None:
+    me = b"the same client"
+    with LiveBroker(FAST) as broker:
+        with Component(broker, "clients", me) as client, Component(broker, "workers") as worker:
+            client.submit(b"queue", b"reply-requested,guarantee", b"queued", b"queued")
+            worker.serve(b"running")
+            client.submit(b"running", b"reply-requested,guarantee", b"running", b"running")
+            worker.take()
+            worker.serve(b"done")
+            client.submit(b"done", b"reply-requested,guarantee", b"done", b"done")
+            token, _ = worker.take()
+            worker.say(b"REPLY", b"reply-1", b"result", token)
+            assert client.result(b"done") == b"result"
+            client.submit(b"lost", b"reply-requested", b"lost", b"lost")
+        broker.restart()
+        with Component(broker, "clients", me) as client, Component(broker, "workers") as worker:
+            # What was done is done; its result is still there.
+            client.submit(b"done", b"reply-requested,guarantee", b"done", b"done")
+            assert client.result(b"done") == b"result"
+            for job in (b"queued", b"running"):
+                client.submit(
+                    b"queue" if job == b"queued" else job, b"reply-requested,guarantee", job, b"again"
+                )
+            worker.inform(b'[[10, "queue"], [10, "running"], [10, "done"], [10, "lost"]]')
+            for number in range(4):
+                worker.say(b"READY", b"ready-%d" % number)
+            # The jobs of before, and not those that were just sent with their ids.
+            taken = dict(worker.take() for _ in range(2))
+            assert set(taken.values()) == {b"queued", b"running"}
+            for token, body in taken.items():
+                worker.say(b"REPLY", b"reply-1", body + b" is done", token)
+            got = {bytes(client.hear()[2]) for _ in range(2)}
+            assert got == {b"queued is done", b"running is done"}
+            assert worker.is_idle()
+        assert not broker.crashes(), broker.crashes()
 
 
 @pytest.mark.conforms("EMQP-2")

@@ -37,10 +37,15 @@ class LiveBroker:
     def __init__(self, settings: Mapping[str, object] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="polybus-test-")
         self._stderr = Path(self._folder.name, "stderr")
+        self._settings = dict(settings or {})
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._start()
+
+    def _start(self) -> None:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("POLYBUS_", "EBUS_", "EMQ_"))}
-        for name, value in (settings or {}).items():
+        for name, value in self._settings.items():
             environ[variable(name)] = str(value)
-        with self._stderr.open("wb") as errors:
+        with self._stderr.open("ab") as errors:
             self.process = subprocess.Popen(
                 [str(POLYBUS), "serve", "--any-port", "--data-dir", str(Path(self._folder.name, "data"))],
                 stdout=subprocess.PIPE,
@@ -48,7 +53,6 @@ class LiveBroker:
                 env=environ,
                 cwd=self._folder.name,
             )
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             words = read_line(self.process, START_S).split()
             assert words[:1] == ["ready"], (words, self.errors())
@@ -56,6 +60,18 @@ class LiveBroker:
             self.close()
             raise
         self.endpoints = dict(word.split("=", 1) for word in words[1:])
+
+    def kill(self) -> None:
+        """Let the process die without a chance to say or write anything."""
+        self.process.kill()
+        self.process.wait(WAIT_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def restart(self) -> None:
+        """Kill it, and start another with the same data, on other ports."""
+        self.kill()
+        self._start()
 
     def __getitem__(self, name: str) -> str:
         """The endpoint of a port setting."""

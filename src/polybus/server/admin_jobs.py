@@ -73,7 +73,7 @@ class RunsQuestion(Struct):
 class Ready(Struct, frozen=True):
     """An action: everything that was noted before it is on disk."""
 
-    call: Callable[[], None]
+    call: Callable[[], object]
 
 
 class Hearing(Voice):
@@ -292,8 +292,13 @@ class JobDesk:
             else:
                 answer.refuse(f"the store cannot answer: {error}")
 
-        if not self._store(call, done):
-            raise BadQuestion(NO_STORE)
+        if self._bus.store_trouble:
+            # What was noted may wait for long; what is on disk can be told.
+            if not self._store(call, done):
+                raise BadQuestion(NO_STORE)
+        else:
+            # What was noted before the question is part of the answer.
+            after_written(self._bus, Ready(lambda: self._store(call, done)))
         return answer
 
     def letters(

@@ -232,6 +232,15 @@ def test_a_group_is_a_job_too() -> None:
     assert office.ask("job", job="both/0")["state"] == "queued"
 
 
+def test_an_answer_knows_what_was_noted_before_the_question() -> None:
+    office = Office()
+    office.worker()
+    token = office.submit(guarantee=True)
+    # Its end is noted in this very turn, and not on disk yet.
+    office.bus.handle(events.Result(WORKER, token.encode(), [b"sent"]), office.now)
+    assert office.ask("job", job=token)["state"] == "done"
+
+
 # -- without a store ----------------------------------------------------------------------------------
 
 
@@ -248,6 +257,7 @@ def test_without_a_store_jobs_are_there_and_dead_letters_are_not() -> None:
 def test_a_store_that_cannot_answer_says_why() -> None:
     office = Office()
     later = office.desk.commands["dead"]({}, office.now)
+    office.outbox.settle(office.now)
     ((_, done),) = office.questions
     office.questions = []
     heard: list[Any] = []
