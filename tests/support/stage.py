@@ -8,16 +8,38 @@ stage.wait(1.0)                 # time passes in small steps, with a tick at eac
 
 Names are text here and bytes on the bus; clients live on link 1, workers on link 2.  `observed` collects all
 observations, `taken` what was asked for and not looked at yet.
+
+stage = LedgerStage()           # the same with a ledger: what is noted is on disk after `write`
+stage.write()
+stage.refuse_writes("disk full")
+stage.restart()                 # a new bus, with what was on disk
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeGuard, TypeVar
+
+import msgspec
 
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bus import Bus
-from polybus.core.model import PLAIN_CALL, Address, Heartbeat, JobOptions, Limits, Reason, Request, Worker
+from polybus.core.ledger import Accepted, Contents, DeadLetter, Ended, Line, Started
+from polybus.core.model import (
+    PLAIN_CALL,
+    Address,
+    Heartbeat,
+    JobOptions,
+    Limits,
+    QueuePolicy,
+    Reason,
+    Request,
+    Worker,
+)
+from polybus.core.restoring import restore
+from polybus.core.tables import DESK
+from polybus.store.memory import MemoryStore
 
 CLIENTS, WORKERS = 1, 2
 NEVER_DEAD = Heartbeat(dead_after_s=0.0)
@@ -42,6 +64,9 @@ class Stage:
 
     def do(self, event: Any) -> None:
         self.bus.handle(event, self.now)
+        self._collect()
+
+    def _collect(self) -> None:
         for action in self.bus.take():
             if isinstance(action, act.Observed):
                 self.observed.append(action)
@@ -138,3 +163,181 @@ class Stage:
 
     def told(self, what: str) -> list[act.Observed]:
         return [record for record in self.observed if record.what == what]
+
+
+# -- with a ledger --------------------------------------------------------------------------------
+
+
+class Pen:
+    """What the scribe does, when told to: batches become one transaction, or are refused.
+
+    As in the scribe, `Started` lines may linger: nobody waits for them, and a crash loses them.
+    """
+
+    def __init__(self, store: MemoryStore, starts_linger: bool = False) -> None:
+        self.store = store
+        self.starts_linger = starts_linger
+        self.batches: list[tuple[int, list[Line]]] = []
+        # Lines that happened and could not be written yet, and the last batch they are of.
+        self.kept: list[Line] = []
+        self.number = 0
+        self.starts: dict[bytes, Started] = {}
+        # Everything that was ever written, in order.
+        self.written: list[Line] = []
+
+    def take(self, bus: Bus) -> None:
+        if bus.lines:
+            self.batches.append(bus.take_lines())
+
+    def commit(self) -> list[Any]:
+        """All that waits gets on disk; what the core is told then."""
+        lines, self.kept = self.kept, []
+        for number, batch in self.batches:
+            self.number = number
+            lines += batch
+        self.batches = []
+        if self.starts_linger:
+            lines = self._without_starts(lines)
+        self.store.write(lines)
+        self.written += lines
+        told = [events.Written(self.number)] if self.number else []
+        self.number = 0
+        return told
+
+    def refuse(self, reason: str, doubtful: bool = False) -> list[Any]:
+        """The disk takes nothing. `doubtful`: nobody knows whether it did, so it is taken back later."""
+        told = []
+        for number, batch in self.batches:
+            refused = tuple(line.job.token for line in batch if is_refusable(line))
+            if doubtful:
+                self.store.write(batch)
+                self.kept += [Ended(token) for token in refused]
+            self.kept += [line for line in batch if not is_refusable(line)]
+            self.number = number
+            if refused:
+                told.append(events.Unwritten(refused, reason))
+        self.batches = []
+        return told
+
+    def linger_no_longer(self) -> None:
+        self.store.write(list(self.starts.values()))
+        self.starts.clear()
+
+    def _without_starts(self, lines: Sequence[Line]) -> list[Line]:
+        rest: list[Line] = []
+        for line in lines:
+            if isinstance(line, Started):
+                self.starts[line.token] = line
+            else:
+                self.starts.pop(getattr(line, "token", b""), None)
+                rest.append(line)
+        return rest
+
+
+def is_refusable(line: Line) -> TypeGuard[Accepted]:
+    return isinstance(line, Accepted) and not line.promised
+
+
+class LedgerStage(Stage):
+    """The bus with a ledger. The time of day is 1,700,000,000 s ahead of the stage's own clock."""
+
+    WALL_OFFSET = 1_700_000_000.0
+
+    def __init__(self, limits: Limits | None = None, starts_linger: bool = False) -> None:
+        super().__init__(limits)
+        self.limits = limits
+        self.lives = 1
+        self.policies: list[tuple[str, QueuePolicy]] = []
+        self.pen = Pen(MemoryStore(), starts_linger)
+        self._prepare(self.bus)
+
+    @property
+    def store(self) -> MemoryStore:
+        return self.pen.store
+
+    def _prepare(self, bus: Bus) -> None:
+        bus.store_trouble = ""
+        bus.wall_offset = self.WALL_OFFSET
+        bus.link_names = {CLIENTS: "clients", WORKERS: "workers", DESK[0]: "jobs"}
+        bus.change_policies(self.policies)
+
+    def queue_rules(self, **rules: QueuePolicy) -> None:
+        self.policies = list(rules.items())
+        self.bus.change_policies(self.policies)
+
+    def write(self) -> None:
+        """What was noted gets on disk, and what follows from that as well."""
+        self.pen.take(self.bus)
+        while self.pen.batches or self.pen.kept:
+            for event in self.pen.commit():
+                self.do(event)
+            self.pen.take(self.bus)
+
+    def refuse_writes(self, reason: str = "the disk is full", doubtful: bool = False) -> None:
+        """What was noted does not get on disk, and the bus is told."""
+        self.pen.take(self.bus)
+        self.do(events.StoreHealth(reason))
+        for event in self.pen.refuse(reason, doubtful):
+            self.do(event)
+        self.pen.take(self.bus)
+
+    def recover(self) -> None:
+        """The disk is back: what was kept is written."""
+        self.write()
+        self.do(events.StoreHealth(""))
+        self.write()
+
+    def restart(self, last_batch_on_disk: bool = False, after_s: float = 0.0) -> None:
+        """The broker dies between two turns; a new one begins with what is on disk."""
+        if last_batch_on_disk:
+            # It was written, and nobody was told.
+            self.pen.take(self.bus)
+            self.pen.commit()
+        self.pen = Pen(self.pen.store, self.pen.starts_linger)
+        self.now += after_s
+        self.lives += 1
+        self.taken.clear()
+        self.bus = Bus(b"n%d-" % self.lives, self.limits, self.bus.watched)
+        self._prepare(self.bus)
+        restore(self.bus, self.contents(), "silent", self.now)
+        self._collect()
+
+    def contents(self) -> Contents:
+        """What a store gives back has been through its format: nothing is shared with the old bus."""
+        contents = self.store.load()
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(contents), type=Contents)
+
+    def dead(self) -> list[DeadLetter]:
+        return self.store.dead(1000)
+
+    # -- jobs with an id of their own -----------------------------------------------------------------
+
+    def call(self, client_name: str, request_id: str, service: str, body: bytes, **more: Any) -> None:
+        """Call one of the broker's own services."""
+        self.submit(client_name, request_id, f"polybus.{service}", [body], **more)
+
+    def job(
+        self, job_id: str | None, service: str = "echo", body: bytes = b"work", *, by: str = "c", **spec: Any
+    ) -> None:
+        """Send a job through `polybus.submit`; the call has the id "submit <job id>"."""
+        head: dict[str, Any] = {"service": service, **spec}
+        if job_id is not None:
+            head["id"] = job_id
+        self.call(by, f"submit {job_id}", "submit", msgspec.json.encode(head) + b"\n" + body)
+
+    def group(self, job_id: str, *members: dict[str, Any], by: str = "c", **more: Any) -> None:
+        head = {"group": list(members), "id": job_id, **more}
+        self.call(by, f"submit {job_id}", "submit", msgspec.json.encode(head))
+
+    def job_request(self, job_id: str) -> Request:
+        request = self.bus.desk.known[job_id.encode()]
+        assert isinstance(request, Request), request
+        return request
+
+    def facts(self, job_id: str) -> dict[str, Any]:
+        """What `polybus.job` says."""
+        self.call("asker", f"facts {job_id}", "job", job_id.encode())
+        answer = self.one(act.Answer)
+        assert answer.client == client("asker"), answer
+        facts: dict[str, Any] = msgspec.json.decode(answer.body[0])
+        return facts

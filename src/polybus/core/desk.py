@@ -13,7 +13,7 @@ import msgspec
 
 from polybus.core import envelope, flows, scheduling
 from polybus.core.actions import Accept, Answer, Refuse
-from polybus.core.durable import addressed, after_written
+from polybus.core.durable import addressed, after_written, tell_again, when_accepted
 from polybus.core.envelope import BadEnvelope, JobSpec, Submission
 from polybus.core.intake import BUILT_IN, accept, admit
 from polybus.core.lifecycle import RequestState
@@ -85,13 +85,25 @@ def _refuse(bus: Tables, call: Call, reason: Reason, detail: str) -> None:
     bus.actions.append(Refuse(call.client, call.voice, call.service, call.request_id, reason, detail, []))
 
 
-def _answer(bus: Tables, call: Call, value: Any, job: Request | None = None) -> None:
-    """Answer when everything that was noted is on disk."""
-    if call.receipt:
-        after_written(bus, Accept(call.client, call.voice, call.service, call.request_id), job)
+def _receipt(call: Call) -> Accept:
+    return Accept(call.client, call.voice, call.service, call.request_id)
+
+
+def _reply(call: Call, value: Any) -> Answer:
+    body = [value if isinstance(value, bytes) else msgspec.json.encode(value)]
+    return Answer(call.client, call.voice, call.service, call.request_id, body)
+
+
+def _answer(bus: Tables, call: Call, value: Any, lines_before: int) -> None:
+    """Answer at once; or when it is on disk, if something was noted since there were so many lines."""
+    words: list[Any] = [_receipt(call)] if call.receipt else []
     if call.wants_reply:
-        body = [value if isinstance(value, bytes) else msgspec.json.encode(value)]
-        after_written(bus, Answer(call.client, call.voice, call.service, call.request_id, body), job)
+        words.append(_reply(call, value))
+    for word in words:
+        if len(bus.lines) > lines_before:
+            after_written(bus, word)
+        else:
+            bus.actions.append(word)
 
 
 def _one_frame(body: Body) -> bytes:
@@ -124,13 +136,12 @@ def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
     first = flows.member_id(job_id, 0) if submission.group else job_id
     job = bus.desk.known.get(first)
     request = job if isinstance(job, Request) else None
-    if submission.reply == "result":
-        if call.receipt:
-            after_written(bus, Accept(call.client, call.voice, call.service, call.request_id), request)
-        if call.wants_reply:
-            _await(bus, call, job_id)
-    else:
-        _answer(bus, call, {"job": job_id.decode()}, request)
+    if call.receipt:
+        when_accepted(bus, _receipt(call), request)
+    if call.wants_reply and submission.reply == "result":
+        _await(bus, call, job_id)
+    elif call.wants_reply:
+        when_accepted(bus, _reply(call, {"job": job_id.decode()}), request)
 
 
 def _accept_job(
@@ -193,7 +204,8 @@ def _await(bus: Tables, call: Call, job_id: bytes) -> None:
             Reason.UNKNOWN_JOB, f"no job {job_id.decode(errors='replace')!r} is known, or it ended long ago"
         )
     if known is not None and not isinstance(known, Request):
-        after_written(bus, addressed(known, call.client, call.voice, call.service, call.request_id))
+        word = addressed(known, call.client, call.voice, call.service, call.request_id)
+        tell_again(bus, word, known)
         return
     waiters = bus.waiters.setdefault(job_id, [])
     waiter = Waiter(call.client, call.voice, call.service, call.request_id)
@@ -206,10 +218,12 @@ def _await(bus: Tables, call: Call, job_id: bytes) -> None:
 
 
 def _result(bus: Tables, call: Call, body: Body, now: float) -> None:
+    job_id = _one_frame(body)
+    _must_know(bus, job_id)
     if call.receipt:
-        bus.actions.append(Accept(call.client, call.voice, call.service, call.request_id))
+        bus.actions.append(_receipt(call))
     if call.wants_reply:
-        _await(bus, call, _one_frame(body))
+        _await(bus, call, job_id)
 
 
 def _cancel(bus: Tables, call: Call, body: Body, now: float) -> None:
@@ -220,12 +234,13 @@ def _cancel(bus: Tables, call: Call, body: Body, now: float) -> None:
     if group is not None:
         ids = [flows.member_id(job_id, position) for position in range(group.size)]
     cancelled = False
+    lines_before = len(bus.lines)
     for one in ids:
         request = bus.desk.known.get(one)
         if isinstance(request, Request):
             withdraw(bus, request, "it was cancelled by its id", now)
             cancelled = True
-    _answer(bus, call, {"cancelled": cancelled})
+    _answer(bus, call, {"cancelled": cancelled}, lines_before)
 
 
 def _must_know(bus: Tables, job_id: bytes) -> None:
@@ -238,7 +253,16 @@ def _must_know(bus: Tables, job_id: bytes) -> None:
 def _job(bus: Tables, call: Call, body: Body, now: float) -> None:
     job_id = _one_frame(body)
     _must_know(bus, job_id)
-    _answer(bus, call, job_facts(bus, job_id, now))
+    if call.receipt:
+        bus.actions.append(_receipt(call))
+    if not call.wants_reply:
+        return
+    answer = _reply(call, job_facts(bus, job_id, now))
+    known = bus.desk.known.get(flows.member_id(job_id, 0) if job_id in bus.groups else job_id)
+    if known is None or isinstance(known, Request):
+        when_accepted(bus, answer, known)
+    else:
+        tell_again(bus, answer, known)
 
 
 def job_facts(bus: Tables, job_id: bytes, now: float) -> dict[str, Any]:
@@ -271,11 +295,12 @@ def job_facts(bus: Tables, job_id: bytes, now: float) -> dict[str, Any]:
 
 
 def _schedule(bus: Tables, call: Call, body: Body, now: float) -> None:
+    lines_before = len(bus.lines)
     try:
         answer = scheduling.answer(bus, _one_frame(body), now)
     except scheduling.ScheduleRefused as error:
         raise Refused(error.reason, str(error)) from None
-    _answer(bus, call, answer)
+    _answer(bus, call, answer, lines_before)
 
 
 SERVICES: Final[dict[bytes, Callable[[Tables, Call, Body, float], None]]] = {

@@ -14,15 +14,15 @@ import msgspec
 
 from polybus.core import ledger
 from polybus.core.actions import Accept, Answer, Refuse
+from polybus.core.lifecycle import RequestState
 from polybus.core.model import Address, Reason
 from polybus.core.records import Client, Request
 from polybus.core.replies import KEPT_OVERHEAD_BYTES, body_size, keep, keep_refusal, release_client
+from polybus.core.tables import NO_STORE
 
 if TYPE_CHECKING:
     from polybus.core.tables import Tables
 
-# Ends that nobody needs to look into: somebody wanted it, or it never was.
-NO_DEATH = frozenset({Reason.CANCELLED, Reason.STORE_UNAVAILABLE})
 # Outcomes are forgotten so many at a time: each costs a row on disk.
 FORGOTTEN_AT_ONCE = 1000
 
@@ -75,10 +75,20 @@ def after_written(bus: Tables, action: Any, request: Request | None = None) -> N
         bus.held.append((number, request, action))
 
 
-def note_accepted(bus: Tables, request: Request, receipt: bool, due_at: float = 0.0) -> None:
+def when_accepted(bus: Tables, action: Any, request: Request | None) -> None:
+    """Note an action that may be done as soon as a request is certainly accepted."""
+    if request is not None and request.durable and request.state is RequestState.ACCEPTED:
+        after_written(bus, action, request)
+    else:
+        bus.actions.append(action)
+
+
+def note_accepted(
+    bus: Tables, request: Request, receipt: bool, due_at: float = 0.0, promised: bool = False
+) -> None:
     """Write a request down; it goes on when that is done."""
     request.durable = True
-    bus.lines.append(ledger.Accepted(entry_of(bus, request, due_at)))
+    bus.lines.append(ledger.Accepted(entry_of(bus, request, due_at), promised))
     told = None
     if receipt:
         told = Accept(request.client.address, request.voice, request.service.name, request.request_id)
@@ -93,6 +103,8 @@ class GivenUp(Refuse, frozen=True):
     attempts are in its dead letter then.)"""
 
     history: tuple[ledger.Attempt, ...] = ()
+    # Whether it may only be told when it is on disk.
+    durable: bool = True
 
 
 def conclude(
@@ -101,9 +113,12 @@ def conclude(
     """The end of a request that asked for something special: note it, keep it, tell whoever wants to know."""
     word: Answer | Refuse | None = answer if refusal is None else refusal
     assert word is not None
+    if refusal is not None and refusal.reason is Reason.STORE_UNAVAILABLE and not request.history:
+        _never_was(bus, request)
+        return
     is_job = request.durable or request.options.retries > 0
     dead = None
-    if refusal is not None and is_job and refusal.reason not in NO_DEATH:
+    if refusal is not None and is_job and refusal.reason is not Reason.CANCELLED:
         if not bus.store_trouble or request.durable:
             entry = entry_of(bus, request)
             dead = ledger.DeadLetter(entry, bus.wall_at(now), str(refusal.reason), refusal.detail)
@@ -118,8 +133,11 @@ def conclude(
         del request.client.known[request.token]
         release_client(bus, request.client)
     elif request.durable or request.client is bus.desk:
-        if refusal is not None and request.client is bus.desk:
-            word = GivenUp(**msgspec.structs.asdict(refusal), history=request.history)
+        if refusal is not None:
+            facts = msgspec.structs.asdict(refusal)
+            word = GivenUp(**facts, history=request.history, durable=request.durable)
+        elif answer is not None and not request.durable:
+            answer.kept_for = request.client
         _keep_outcome(bus, request.client, request.request_id, request.token, word, now)
     elif answer is not None:
         keep(bus, request.client, answer, now)
@@ -129,9 +147,33 @@ def conclude(
         bus.member_ended(bus, request, now)
 
 
+def _never_was(bus: Tables, request: Request) -> None:
+    """A request that could not be written down: nothing is kept of it, so it may be sent again. Who has to be
+    told is known to `written`."""
+    client = request.client
+    del client.known[request.key]
+    if client is not bus.desk:
+        release_client(bus, client)
+
+
+def is_sure(word: Answer | Refuse) -> bool:
+    """Whether an outcome that is kept may be told at once: nobody said that it would be on disk."""
+    if isinstance(word, Answer):
+        return word.kept_for is not None
+    return not (isinstance(word, GivenUp) and word.durable)
+
+
+def tell_again(bus: Tables, word: Answer | Refuse, about: Answer | Refuse) -> None:
+    """Say what is kept to somebody who asks for it."""
+    if is_sure(about):
+        bus.actions.append(word)
+    else:
+        after_written(bus, word)
+
+
 def _tell(bus: Tables, request: Request, word: Answer | Refuse) -> None:
     if request.client is bus.desk:
-        tell_waiters(bus, request.request_id, word)
+        tell_waiters(bus, request.request_id, word, request.durable)
     elif request.options.reply_requested:
         if request.durable:
             after_written(bus, word)
@@ -139,11 +181,15 @@ def _tell(bus: Tables, request: Request, word: Answer | Refuse) -> None:
             bus.actions.append(word)
 
 
-def tell_waiters(bus: Tables, job_id: bytes, word: Answer | Refuse) -> None:
+def tell_waiters(bus: Tables, job_id: bytes, word: Answer | Refuse, durable: bool) -> None:
     """Let everybody know who asked for the outcome of a job."""
     for waiter in bus.waiters.pop(job_id, ()):
         bus.waiting_clients -= 1
-        after_written(bus, addressed(word, waiter.client, waiter.voice, waiter.service, waiter.request_id))
+        told = addressed(word, waiter.client, waiter.voice, waiter.service, waiter.request_id)
+        if durable:
+            after_written(bus, told)
+        else:
+            bus.actions.append(told)
 
 
 def addressed(
@@ -178,6 +224,10 @@ def remember(bus: Tables, job_id: bytes, word: Answer | Refuse, guarantee: bool,
     token = b"group:" + job_id
     if guarantee:
         bus.lines.append(ledger.Ended(token, _outcome_of(bus, bus.desk, token, word, now)))
+    elif isinstance(word, Answer):
+        word.kept_for = bus.desk
+    if isinstance(word, Refuse):
+        word = GivenUp(**msgspec.structs.asdict(word), durable=guarantee)
     _keep_outcome(bus, bus.desk, job_id, token, word, now)
 
 
@@ -214,5 +264,5 @@ def forget_outcomes(bus: Tables, now: float) -> None:
             if client is not bus.desk:
                 release_client(bus, client)
         tokens.append(token)
-    if tokens:
+    if tokens and bus.store_trouble != NO_STORE:
         bus.lines.append(ledger.Forgotten(tuple(tokens)))

@@ -119,7 +119,7 @@ def _close(bus: Tables, key: bytes, group: Group, now: float) -> None:
     else:
         word = Answer(bus.desk.address, None, SERVICE, key, body)
     remember(bus, key, word, group.guarantee, now)
-    tell_waiters(bus, key, word)
+    tell_waiters(bus, key, word, group.guarantee)
 
 
 def _results(bus: Tables, key: bytes, size: int) -> tuple[list[bytes], list[str]]:

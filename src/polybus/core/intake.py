@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from polybus.core.actions import Accept, Answer, Refuse
+from polybus.core.actions import Accept, Refuse
 from polybus.core.dispatching import dispatch, release
-from polybus.core.durable import after_written, note_accepted
+from polybus.core.durable import addressed, note_accepted, tell_again, when_accepted
 from polybus.core.lifecycle import QUEUE, BusState
 from polybus.core.model import PLAIN_CALL, Address, Body, JobOptions, QueuePolicy, Reason
 from polybus.core.records import Alarm, Client, Request, Service, new_request
@@ -164,6 +164,7 @@ def accept(
     ttl_s: float | None = None,
     delay_s: float = 0.0,
     receipt: bool = False,
+    promised: bool = False,
 ) -> Request:
     """Make an admitted request of what a client sent. If it is guaranteed it goes on when it is on disk."""
     token = bus.next_token()
@@ -185,7 +186,7 @@ def accept(
         bus.alarms.set(request.alarm, now + delay_s)
     bus.observe_request("accepted", request, now, body=body)
     if options.guarantee:
-        note_accepted(bus, request, receipt, bus.wall_at(now + delay_s) if delay_s else 0.0)
+        note_accepted(bus, request, receipt, bus.wall_at(now + delay_s) if delay_s else 0.0, promised)
         return request
     if receipt:
         bus.actions.append(Accept(client.address, voice, service.name, request_id))
@@ -206,19 +207,14 @@ def _seen_before(
         if options.reply_requested and not pending.options.reply_requested:
             pending.options = structs.replace(pending.options, reply_requested=True)
         if receipt:
-            after_written(bus, Accept(client.address, voice, pending.service.name, request_id))
+            when_accepted(bus, Accept(client.address, voice, pending.service.name, request_id), pending)
         return
     bus.counters.replayed += 1
     done = seen
     if receipt:
-        after_written(bus, Accept(client.address, voice, done.service, request_id))
+        bus.actions.append(Accept(client.address, voice, done.service, request_id))
     if options.reply_requested:
-        after_written(
-            bus,
-            Answer(client.address, voice, done.service, request_id, done.body)
-            if isinstance(done, Answer)
-            else structs.replace(done, client=client.address, voice=voice),
-        )
+        tell_again(bus, addressed(done, client.address, voice, done.service, request_id), done)
 
 
 def admit(

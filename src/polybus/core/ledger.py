@@ -127,6 +127,9 @@ class Accepted(Struct, frozen=True):
     """A job is there. If it was a dead letter or had an outcome before, it has neither any more."""
 
     job: JobEntry
+    # It follows from what was accepted before (the next step of a chain), so nobody can be told that it was
+    # not accepted after all: if it cannot be written now, it is written later, like all that has happened.
+    promised: bool = False
 
 
 class Started(Struct, frozen=True):

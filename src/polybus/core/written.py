@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polybus.core import events
-from polybus.core.actions import Answer, Refuse
+from polybus.core.actions import Refuse
 from polybus.core.dispatching import release
-from polybus.core.lifecycle import FAIL, RequestState
-from polybus.core.model import Reason
+from polybus.core.ledger import Ungrouped
+from polybus.core.lifecycle import FAIL, TERMINAL, RequestState
+from polybus.core.model import Address, Reason
+from polybus.core.records import Request
 from polybus.core.requests import end
 
 if TYPE_CHECKING:
@@ -30,34 +32,60 @@ def on_unwritten(bus: Tables, event: events.Unwritten, now: float) -> None:
     """What could not be written was not accepted: whoever waits for the word that it was is told that now."""
     detail = f"it could not be written down: {event.reason}"
     refused = set(event.tokens)
+    # Who was told; somebody may wait for a receipt and for an answer, and needs to hear it once.
+    told: set[tuple[Address, bytes]] = set()
     held = list(bus.held)
     bus.held.clear()
     for entry in held:
         _, request, action = entry
         if request is None or request.token not in refused:
             bus.held.append(entry)
-        elif isinstance(action, Answer):
-            bus.actions.append(
-                Refuse(
-                    action.client,
-                    action.voice,
-                    action.service,
-                    action.request_id,
-                    Reason.STORE_UNAVAILABLE,
-                    detail,
-                    [],
-                )
-            )
+        elif action is not None and (request.client is bus.desk or request.state not in TERMINAL):
+            # (One that its client withdrew meanwhile has its last word already.)
+            _say_no(bus, action.client, action.voice, action.service, action.request_id, detail, told)
     for token in event.tokens:
         request = bus.patient.get(token)
         if request is not None:
-            # One that was dead before is dead again, which is written down as soon as that is possible.
-            request.durable = bool(request.history)
-            bus.counters.failed += 1
-            end(bus, request, FAIL, Reason.STORE_UNAVAILABLE, detail, [], now)
-            if request.client is bus.desk:
-                # It never was: the same id may be sent again.
-                bus.desk.known.pop(request.request_id, None)
+            _unmake(bus, request, detail, told, now)
+
+
+def _unmake(bus: Tables, request: Request, detail: str, told: set[tuple[Address, bytes]], now: float) -> None:
+    # One that was dead before is dead again, which is written down as soon as that is possible.
+    request.durable = bool(request.history)
+    bus.counters.failed += 1
+    end(bus, request, FAIL, Reason.STORE_UNAVAILABLE, detail, [], now)
+    if request.durable:
+        return
+    if request.client is not bus.desk:
+        if request.options.reply_requested:
+            address, name = request.client.address, request.service.name
+            _say_no(bus, address, request.voice, name, request.request_id, detail, told)
+        return
+    job_id = request.request_id
+    if request.options.group:
+        # All its members were refused with it.
+        job_id = request.options.group
+        if bus.groups.pop(job_id, None) is not None:
+            bus.lines.append(Ungrouped(job_id))
+    for waiter in bus.waiters.pop(job_id, ()):
+        bus.waiting_clients -= 1
+        _say_no(bus, waiter.client, waiter.voice, waiter.service, waiter.request_id, detail, told)
+
+
+def _say_no(
+    bus: Tables,
+    client: Address,
+    voice: Any,
+    service: bytes,
+    request_id: bytes,
+    detail: str,
+    told: set[tuple[Address, bytes]],
+) -> None:
+    # Without an id nobody can tell whether it is the same one, and everybody waits for a word.
+    if request_id and (client, request_id) in told:
+        return
+    told.add((client, request_id))
+    bus.actions.append(Refuse(client, voice, service, request_id, Reason.STORE_UNAVAILABLE, detail, []))
 
 
 def on_store_health(bus: Tables, event: events.StoreHealth, now: float) -> None:

@@ -21,7 +21,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from msgspec import Struct
 
@@ -283,10 +283,10 @@ class Scribe:
         """Keep what happened; say no to what was to be accepted."""
         kept: list[Line] = []
         for number, batch, _ in batches:
-            refused = tuple(line.job.token for line in batch if type(line) is Accepted)
+            refused = tuple(line.job.token for line in batch if _is_refusable(line))
             if doubtful:
                 kept += [Ended(token) for token in refused]
-            self._add(kept, [line for line in batch if type(line) is not Accepted], self._clock())
+            self._add(kept, [line for line in batch if not _is_refusable(line)], self._clock())
             self._number = number
             if refused:
                 self._tell(Unwritten(number, refused, reason))
@@ -321,6 +321,10 @@ def in_words(error: BaseException) -> str:
     places = traceback.extract_tb(error.__traceback__)
     where = f" at {places[-1].filename}:{places[-1].lineno}" if places else ""
     return f"a bug in the store: {type(error).__name__}: {error}{where}"
+
+
+def _is_refusable(line: Line) -> TypeGuard[Accepted]:
+    return type(line) is Accepted and not line.promised
 
 
 def _size(lines: Sequence[Line]) -> int:

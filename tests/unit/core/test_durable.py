@@ -1,0 +1,422 @@
+"""Guaranteed requests: nothing leaves before it is on disk; what cannot be put there was never accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from polybus.core import actions as act
+from polybus.core import events, ledger
+from polybus.core.lifecycle import RequestState
+from polybus.core.model import JobOptions, Limits, QueuePolicy, Reason
+from support.stage import LedgerStage, client, worker
+
+GUARANTEED = JobOptions(guarantee=True)
+NO_REPLY = JobOptions(guarantee=True, reply_requested=False)
+
+
+@pytest.fixture
+def stage() -> LedgerStage:
+    stage = LedgerStage()
+    stage.worker("w", credit=2)
+    return stage
+
+
+def left(stage: LedgerStage) -> dict[str, object]:
+    """Everything that a request leaves behind."""
+    bus = stage.bus
+    return {
+        "requests": dict(bus.requests),
+        "clients": dict(bus.clients),
+        "known": dict(bus.desk.known),
+        "unanswered": bus.desk.unanswered,
+        "held": list(bus.held),
+        "held_bytes": bus.held_bytes,
+        "outcomes": list(bus.outcomes),
+        "replies": list(bus.replies),
+        "groups": dict(bus.groups),
+        "waiters": dict(bus.waiters),
+        "waiting_clients": bus.waiting_clients,
+        "alarms": dict(bus.alarms._slots),
+        "expiries": dict(bus.expiries._slots),
+    }
+
+
+NOTHING = {
+    "requests": {},
+    "clients": {},
+    "known": {},
+    "unanswered": 0,
+    "held": [],
+    "held_bytes": 0,
+    "outcomes": [],
+    "replies": [],
+    "groups": {},
+    "waiters": {},
+    "waiting_clients": 0,
+    "alarms": {},
+    "expiries": {},
+}
+
+
+# -- nothing leaves before it is written ----------------------------------------------------------
+
+
+def test_receipt_and_dispatch_wait_for_the_disk(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    assert stage.nothing()
+    stage.wait(1.0)
+    assert stage.nothing()
+    stage.write()
+    assert stage.one(act.Accept).request_id == b"1"
+    assert stage.delivered() == [("w", "1")]
+
+
+def test_the_answer_waits_for_the_disk(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.write()
+    token = stage.token("c", "1")
+    stage.result("w", token)
+    assert not stage.actions(act.Answer)
+    assert [job.token for job in stage.store.load().jobs] == [token]
+    stage.write()
+    assert stage.one(act.Answer).body == [b"done"]
+    contents = stage.store.load()
+    assert not contents.jobs
+    assert [outcome.body for outcome in contents.outcomes] == [[b"done"]]
+
+
+def test_a_refusal_waits_for_the_disk(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.write()
+    stage.fail("w", stage.token("c", "1"))
+    assert not stage.actions(act.Refuse)
+    stage.write()
+    assert stage.one(act.Refuse).reason is Reason.FAILED
+
+
+def test_batches_are_released_in_their_order(stage: LedgerStage) -> None:
+    for number in "123":
+        stage.submit("c", number, options=GUARANTEED, receipt=True)
+        stage.pen.take(stage.bus)
+    stage.do(events.Written(2))
+    assert [accept.request_id for accept in stage.actions(act.Accept)] == [b"1", b"2"]
+    assert [name for _, name in stage.delivered()] == ["1", "2"]
+    stage.do(events.Written(3))
+    assert stage.one(act.Accept).request_id == b"3"
+
+
+def test_what_is_not_guaranteed_does_not_wait(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.submit("c", "2", receipt=True)
+    stage.submit("c", "3", options=JobOptions(retries=2), receipt=True)
+    assert stage.delivered() == [("w", "2"), ("w", "3")]
+    assert [accept.request_id for accept in stage.actions(act.Accept)] == [b"2", b"3"]
+    stage.result("w", stage.token("c", "3"))
+    assert stage.one(act.Answer).request_id == b"3"
+
+
+def test_a_job_without_wish_for_a_reply_gets_none(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=NO_REPLY, receipt=True)
+    stage.write()
+    stage.one(act.Accept)
+    stage.result("w", stage.token("c", "1"))
+    stage.write()
+    assert not stage.actions(act.Answer)
+
+
+# -- duplicates -----------------------------------------------------------------------------------
+
+
+def test_a_duplicate_of_an_unwritten_request_waits_with_it(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    stage.pen.take(stage.bus)
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    assert stage.nothing()
+    stage.write()
+    assert len(stage.actions(act.Accept)) == 2
+    assert stage.delivered() == [("w", "1")]
+    assert len(stage.pen.written) == 2, "it is written down once, and that it was started"
+
+
+def test_a_duplicate_of_an_answer_that_is_not_written_waits_with_it(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.write()
+    stage.result("w", stage.token("c", "1"))
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    assert not stage.actions(act.Answer)
+    assert stage.one(act.Accept).request_id == b"1", "that it was accepted is written"
+    stage.write()
+    assert [answer.body for answer in stage.actions(act.Answer)] == [[b"done"], [b"done"]]
+
+
+def test_a_duplicate_of_a_written_one_gets_its_answer_again(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.write()
+    stage.result("w", stage.token("c", "1"))
+    stage.write()
+    stage.taken.clear()
+    stage.wait(3600)
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    assert stage.one(act.Answer).body == [b"done"]
+    stage.one(act.Accept)
+    assert not stage.bus.lines
+
+
+# -- refused writes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("receipt", [True, False])
+@pytest.mark.parametrize("options", [GUARANTEED, NO_REPLY, JobOptions(guarantee=True, retries=3)])
+def test_a_refused_write_tells_the_client_once_and_leaves_no_trace(
+    stage: LedgerStage, options: JobOptions, receipt: bool
+) -> None:
+    stage.submit("c", "1", options=options, receipt=receipt)
+    stage.refuse_writes("the disk is full")
+    assert not stage.actions(act.Accept)
+    if options.reply_requested or receipt:
+        refusal = stage.one(act.Refuse)
+        assert refusal.client == client("c")
+        assert refusal.request_id == b"1"
+        assert refusal.reason is Reason.STORE_UNAVAILABLE
+        assert "the disk is full" in refusal.detail
+    assert stage.nothing()
+    assert left(stage) == NOTHING
+    stage.recover()
+    assert stage.nothing()
+    assert not stage.store.load().jobs
+    assert not stage.store.load().outcomes
+    assert not stage.dead()
+
+
+def test_what_was_refused_may_be_sent_again_with_the_same_id(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    stage.refuse_writes()
+    stage.recover()
+    stage.taken.clear()
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    stage.write()
+    stage.one(act.Accept)
+    assert stage.delivered() == [("w", "1")]
+
+
+def test_a_duplicate_of_a_refused_request_gets_no_receipt(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    stage.refuse_writes()
+    assert not stage.actions(act.Accept)
+    assert stage.actions(act.Refuse)
+    stage.recover()
+    assert not stage.actions(act.Accept)
+    assert not stage.actions(act.Refuse)
+    assert left(stage) == NOTHING
+
+
+def test_only_what_was_refused_is_refused(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    stage.write()
+    stage.submit("c", "2", options=GUARANTEED, receipt=True)
+    stage.result("w", stage.token("c", "1"))
+    stage.refuse_writes()
+    assert stage.one(act.Refuse).request_id == b"2"
+    assert not stage.actions(act.Answer), "that it ended is not on disk"
+    stage.recover()
+    assert stage.one(act.Answer).request_id == b"1"
+    assert not stage.actions(act.Refuse)
+
+
+def test_cancelled_before_it_was_written(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    stage.pen.take(stage.bus)
+    stage.do(events.Cancel(client("c"), b"1"))
+    assert stage.nothing()
+    stage.write()
+    assert stage.one(act.Accept).request_id == b"1"
+    assert stage.one(act.Refuse).reason is Reason.CANCELLED
+    assert not stage.actions(act.Deliver)
+    assert not stage.store.load().jobs
+    assert not stage.dead()
+
+
+def test_cancelled_before_it_was_refused(stage: LedgerStage) -> None:
+    """It has one end; which word reaches its client does not matter, but there is one."""
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    stage.pen.take(stage.bus)
+    stage.do(events.Cancel(client("c"), b"1"))
+    stage.refuse_writes()
+    stage.recover()
+    assert not stage.actions(act.Accept)
+    assert stage.one(act.Refuse).reason in (Reason.CANCELLED, Reason.STORE_UNAVAILABLE)
+    assert not stage.bus.requests
+    assert not stage.store.load().jobs
+
+
+def test_expired_before_it_was_written(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED, ttl_s=1.0, receipt=True)
+    stage.pen.take(stage.bus)
+    stage.wait(2.0)
+    assert stage.nothing()
+    stage.write()
+    stage.one(act.Accept)
+    assert stage.one(act.Refuse).reason is Reason.EXPIRED
+    assert not stage.actions(act.Deliver)
+    assert stage.dead()[0].reason == "expired"
+    assert stage.bus.alarms._slots == stage.bus.expiries._slots == {}
+
+
+def test_a_client_that_left_before_its_request_was_refused(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.do(events.ClientGone(client("c"), withdraw=False))
+    stage.refuse_writes()
+    assert not stage.actions(act.Answer)
+    assert left(stage) == NOTHING
+
+
+# -- health ---------------------------------------------------------------------------------------
+
+
+def test_while_the_store_is_sick_guarantees_are_refused_and_everything_else_goes_on(
+    stage: LedgerStage,
+) -> None:
+    stage.submit("c", "old", options=GUARANTEED)
+    stage.write()
+    stage.delivered()
+    stage.do(events.StoreHealth("the disk is on fire"))
+    stage.submit("c", "1", options=GUARANTEED, receipt=True)
+    refusal = stage.one(act.Refuse)
+    assert refusal.reason is Reason.STORE_UNAVAILABLE
+    assert "the disk is on fire" in refusal.detail
+    assert not stage.actions(act.Accept)
+    stage.submit("c", "2", receipt=True)
+    stage.one(act.Accept)
+    stage.result("w", stage.token("c", "2"))
+    assert stage.one(act.Answer).request_id == b"2"
+    stage.submit("c", "3", options=JobOptions(retries=1))
+    stage.fail("w", stage.token("c", "3"))
+    stage.wait(2.0)
+    stage.result("w", stage.token("c", "3"))
+    assert stage.one(act.Answer).request_id == b"3"
+    stage.result("w", stage.token("c", "old"))
+    stage.do(events.StoreHealth(""))
+    stage.write()
+    assert stage.one(act.Answer).request_id == b"old"
+
+
+def test_while_nothing_can_be_written_plain_answers_are_given_again(stage: LedgerStage) -> None:
+    stage.submit("c", "old", options=GUARANTEED)
+    stage.write()
+    stage.submit("c", "plain")
+    stage.result("w", stage.token("c", "plain"))
+    stage.result("w", stage.token("c", "old"))
+    stage.refuse_writes()
+    stage.taken.clear()
+    stage.submit("c", "plain", receipt=True)
+    assert stage.one(act.Answer).request_id == b"plain"
+    stage.submit("c", "pending")
+    stage.submit("c", "pending", receipt=True)
+    assert {accept.request_id for accept in stage.actions(act.Accept)} == {b"plain", b"pending"}
+    stage.submit("c", "old")
+    assert not stage.actions(act.Answer), "nobody knows that one yet"
+
+
+def test_a_queue_that_guarantees_refuses_all_while_the_store_is_sick(stage: LedgerStage) -> None:
+    stage.queue_rules(echo=QueuePolicy(guarantee=True))
+    stage.do(events.StoreHealth("the disk is full"))
+    stage.submit("c", "1")
+    assert stage.one(act.Refuse).reason is Reason.STORE_UNAVAILABLE
+    assert left(stage) == NOTHING
+
+
+def test_without_a_store_nothing_waits_for_one() -> None:
+    """Lines that nobody writes must not hold up what nobody guarantees."""
+    stage = LedgerStage(Limits(outcomes_count=1))
+    stage.bus = type(stage.bus)(b"n-", stage.limits, watched=True)
+    stage.worker("w", credit=5)
+    stage.job("1", guarantee=True)
+    assert stage.one(act.Refuse).reason is Reason.STORE_UNAVAILABLE
+    for name in ("1", "2", "3"):
+        stage.job(name, guarantee=False, reply="result")
+        stage.result("w", stage.job_request(name).token)
+        assert stage.one(act.Answer).body == [b"done"]
+    stage.job("4", guarantee=False, retries=1, backoff_s=0)
+    stage.one(act.Answer)
+    for _ in range(2):
+        stage.fail("w", stage.job_request("4").token)
+        stage.wait(0.2)
+    stage.wait(stage.bus.outcomes_age_s + 2.0, step=3600.0)
+    assert stage.bus.lines == []
+    assert not stage.bus.held
+
+
+# -- outcomes -------------------------------------------------------------------------------------
+
+
+def test_outcomes_are_forgotten_after_their_age_here_and_on_disk(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.write()
+    token = stage.token("c", "1")
+    stage.result("w", token)
+    stage.write()
+    stage.wait(stage.bus.outcomes_age_s - 10.0, step=600.0)
+    stage.write()
+    assert len(stage.store.load().outcomes) == 1
+    stage.wait(20.0, step=1.0)
+    stage.write()
+    assert ledger.Forgotten((token,)) in stage.pen.written
+    assert not stage.store.load().outcomes
+    stage.taken.clear()
+    assert left(stage) == NOTHING
+    assert stage.bus.outcomes_bytes == 0
+
+
+def test_outcomes_are_bounded_by_number_and_by_bytes() -> None:
+    stage = LedgerStage(Limits(outcomes_count=5, outcomes_bytes=20_000))
+    stage.worker("w", credit=5)
+    for number in range(40):
+        stage.submit("c", str(number), options=GUARANTEED)
+        stage.write()
+        stage.result("w", stage.token("c", str(number)), [b"x" * 1000])
+        stage.write()
+    assert stage.bus.outcomes_bytes <= 20_000
+    stage.wait(2.0)
+    stage.write()
+    assert len(stage.bus.outcomes) == 5
+    assert len(stage.store.load().outcomes) == 5
+    assert len(stage.bus.clients[client("c")].known) == 5
+
+
+def test_an_outcome_that_is_large_does_not_push_out_itself_for_ever() -> None:
+    stage = LedgerStage(Limits(outcomes_bytes=1000))
+    stage.worker("w", credit=5)
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.write()
+    stage.result("w", stage.token("c", "1"), [b"x" * 5000])
+    stage.write()
+    assert stage.one(act.Answer).body == [b"x" * 5000]
+    assert stage.bus.outcomes_bytes == 0
+    assert left(stage) == NOTHING
+
+
+# -- clients --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("withdraw", [True, False])
+def test_a_guaranteed_request_survives_its_client(stage: LedgerStage, withdraw: bool) -> None:
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.write()
+    stage.do(events.ClientGone(client("c"), withdraw))
+    assert stage.request("c", "1").state is RequestState.DISPATCHED
+    stage.result("w", stage.token("c", "1"))
+    stage.write()
+    assert not stage.actions(act.Answer), "it does not want to hear more"
+    stage.submit("c", "1", options=GUARANTEED)
+    assert stage.one(act.Answer).body == [b"done"], "until it asks again"
+
+
+def test_worker_and_client_records_of_ended_jobs_are_let_go(stage: LedgerStage) -> None:
+    for number in range(20):
+        stage.submit(f"c{number}", "", options=GUARANTEED)
+        stage.write()
+        stage.result("w")
+        stage.write()
+    assert left(stage) == NOTHING
+    assert stage.bus.workers[worker("w")].free == 2
