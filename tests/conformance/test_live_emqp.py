@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
+from pathlib import Path
 
 import pytest
 import zmq
 
 from conformance.live_settings import BEAT_S, DEAD_S, FAST
+from support.commands import Running, closing
 from support.live import LiveBroker, Peer, wait_for
 
 TAG = b"eMQP/1.0"
@@ -177,6 +180,36 @@ def test_a_job_that_takes_too_long_is_stopped_and_0_is_never(broker: LiveBroker,
         worker.say(b"REPLY", b"reply-1", b"done after all", tokens[b"hasty"])
         worker.say(b"REPLY", b"reply-2", b"done", tokens[b"patient"])
         assert client.result(b"patient") == b"done"
+
+
+ENDLESS = """
+import os, pathlib
+from polybus import Bus
+
+bus = Bus()
+
+@bus.job(queue="endless")
+def endless(path):
+    pathlib.Path(path).write_text(str(os.getpid()))
+    while True:
+        pass
+"""
+
+
+@pytest.mark.conforms("EMQP-30")
+def test_the_process_of_a_job_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    place = tmp_path / "pid"
+    job = {"path": "endless", "callable": "endless", "args": [str(place)]}
+    # Our own worker, which beats as often as the document has it: too seldom for the hasty broker.
+    with LiveBroker() as broker, Component(broker, "clients") as client:
+        worker = Running("worker", "endless:bus", "-c", "1", "--broker", broker["emqp.workers"], cwd=tmp_path)
+        with closing(worker):
+            worker.wait_for(worker.output, "ready")
+            client.submit(b"endless", b"reply-requested,timeout:1", body=json.dumps(["run", job]).encode())
+            assert json.loads(client.result())["error"] == "timeout"
+            wait_for(lambda: not Path("/proc", place.read_text()).exists())
+            assert worker.end(signal.SIGTERM) == 0
 
 
 @pytest.mark.conforms("EMQP-31")
