@@ -66,7 +66,7 @@ def worker(
             help="Ask for at most so many jobs a process, and for fewer if they take long. 1: only what can "
             "run.",
         ),
-    ] = 32,
+    ] = 100,
     time_limit: Annotated[
         float,
         typer.Option(

@@ -59,7 +59,8 @@ class CurrentJob:
 
     def progress(self, value: Any) -> None:
         """Tell whoever waits for the result how far it is: anything that JSON can hold."""
-        if self._tell is not None:
+        # A thread that has outlived its job must not speak for the next one.
+        if self._tell is not None and _current is self:
             self._tell(value)
 
     def __repr__(self) -> str:

@@ -25,10 +25,13 @@ from polybus.client.current import JobInterrupted
 from polybus.errors import PolybusError
 from polybus.runtime import loading
 from polybus.runtime.page import Page
-from polybus.runtime.pipe import Kind, Order, OrderReader, write_report
+from polybus.runtime.pipe import BELL, Kind, Order, OrderReader, write_report
 from polybus.runtime.running import Runner, write_error
 
 READ_BYTES: Final = 1024 * 1024
+# How long answers may lie in the ring while more jobs are run, and which are small enough for it.
+BELL_EVERY_S: Final = 0.002
+RING_REPORT_BYTES: Final = 16 * 1024
 # How often the memory of the process is looked at, and only between jobs.
 MEMORY_EVERY_S: Final = 0.25
 # Why a job is interrupted, as `JobInterrupted.reason` and the error object say it.
@@ -55,10 +58,16 @@ class Child:
         self._number = 0
         # True while the application's own code runs: only then may an exception be raised from a handler.
         self._exposed = False
-        self._interruption: str | None = None
+        # The job that is to be interrupted as soon as that is safe, and why.
+        self._interruption: tuple[int, str] | None = None
         self._idle = False
         self._ending = False
         self._looked_at = 0.0
+        # When the bell was rung, and what was in the ring then.
+        self._rang_at = 0.0
+        self._rung = 0
+        # Some of a job's reports went through the pipe: so do the others, to keep their order.
+        self._piped = False
         self._modules = len(sys.modules)
 
     def serve(self) -> None:
@@ -98,23 +107,26 @@ class Child:
                 page.end()
                 continue
             self._number = number
+            self._piped = False
             kind, body = run(order, began)
             ended = clock()
             self._report(number, kind, ended - began, body)
             page.end()
             if self._ending:
-                return False
-            if ended - self._looked_at > MEMORY_EVERY_S:
-                self._look_around(ended)
-        return bool(orders)
+                break
+            if ended - self._rang_at > BELL_EVERY_S:
+                self._ring(ended)
+                if ended - self._looked_at > MEMORY_EVERY_S:
+                    self._look_around(ended)
+        self._ring(clock())
+        return bool(orders) and not self._ending
 
     def _run(self, order: Order, now: float) -> tuple[Kind, bytes]:
         # The outer one is for a signal that comes between the job's end and the end of its exposure.
         try:
             try:
                 self._exposed = True
-                if self._interruption is not None:
-                    raise JobInterrupted(self._interruption)
+                self._check()
                 return self._runner.run(order, now)
             finally:
                 self._exposed = False
@@ -143,14 +155,33 @@ class Child:
             if not self._runner.interrupt_task(reason):
                 raise JobInterrupted(reason)
         elif self._page.running == self._number:
-            # In the middle of `_tell`, or about to begin: as soon as it is safe.
-            self._interruption = reason
+            # In the middle of `_tell`, or about to begin.
+            self._interruption = self._number, reason
+
+    def _check(self) -> None:
+        interruption = self._interruption
+        if interruption is not None and interruption[0] == self._number:
+            raise JobInterrupted(interruption[1])
 
     # -- reports --------------------------------------------------------------------------------
 
     def _report(self, number: int, kind: Kind, took_s: float, body: bytes) -> None:
+        data = write_report(number, kind, took_s, body)
+        # Pieces of an answer may come from any thread, and only one may write to the ring.
+        rings = number and kind != Kind.PART and not self._piped and len(data) <= RING_REPORT_BYTES
+        if rings and self._page.put(data):
+            return
         with self._lock:
-            self._pipe.sendall(write_report(number, kind, took_s, body))
+            self._piped = True
+            self._pipe.sendall(data)
+
+    def _ring(self, now: float) -> None:
+        """Let the supervisor know that there are answers."""
+        self._rang_at = now
+        if self._page.written != self._rung:
+            with self._lock:
+                self._rung = self._page.written
+                self._pipe.sendall(BELL)
 
     def _tell(self, body: bytes) -> None:
         """A piece of the answer, from whatever thread of the job."""
@@ -162,8 +193,7 @@ class Child:
         finally:
             if is_main:
                 self._exposed = True
-                if self._interruption is not None:
-                    raise JobInterrupted(self._interruption)
+                self._check()
 
     def _look_around(self, now: float) -> None:
         """What is looked at now and then, between jobs."""

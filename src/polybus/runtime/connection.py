@@ -189,7 +189,7 @@ class Connection(Hub):
         assert self.emqp is not None
         for message in self.emqp.reply(token, body):
             self.outbox.append((0, message))
-        if sum(map(len, body)) <= UNSURE_BYTES:
+        if not body or len(body[0]) <= UNSURE_BYTES:
             self._unsure.append((now, token, body))
 
     def part(self, request: Request, body: list[Any]) -> None:

@@ -69,7 +69,7 @@ def finish(pool: Pool, seat: Seat, number: int, kind: int, body: bytes) -> None:
             # It was interrupted and could still say so; why is for us to say.
             pool.listener.failed(task, verdict[1], verdict[2])
             return
-    pool.listener.finished(task, Kind(kind), body)
+    pool.listener.finished(task, kind, body)
 
 
 def look(pool: Pool, seat: Seat, now: float) -> None:
@@ -80,10 +80,13 @@ def look(pool: Pool, seat: Seat, now: float) -> None:
         if seat.pid:
             pool.nest.kill(seat.pid, signal.SIGKILL)
     seat.due = seat.kill_at
+    reports = seat.glance()
+    if reports:
+        pool.hear(seat, reports, now)
     if seat.recalled_at is not None:
         if now >= seat.recalled_at + SETTLE_S:
             _settle(pool, seat, now)
-        else:
+        if seat.recalled_at is not None:
             seat.due = min(seat.due, seat.recalled_at + SETTLE_S)
     if seat.state not in (SeatState.SERVING, SeatState.RETIRING) or not seat.handed:
         return
@@ -103,6 +106,9 @@ def look(pool: Pool, seat: Seat, now: float) -> None:
             recall(seat, now)
         else:
             seat.due = min(seat.due, since + SLOW_S)
+    elif not seat.page.is_empty:
+        # Answers lie there that the child has not rung its bell for.
+        seat.due = min(seat.due, now + SLOW_S)
 
 
 # -- taking back ------------------------------------------------------------------------------
@@ -112,20 +118,23 @@ def recall(seat: Seat, now: float) -> None:
     """Take back what a child has not begun; which that is shows a moment later (see `page`)."""
     if seat.handed:
         seat.page.dropped = seat.last
-        seat.recalled_at = now
+        seat.recalled_at, seat.kept = now, None
         seat.due = min(seat.due, now + SETTLE_S)
 
 
 def _settle(pool: Pool, seat: Seat, now: float) -> None:
-    seat.recalled_at = None
-    # In this order: what has ended since is in the pipe.
-    running, since = seat.page.running, seat.page.since
+    if seat.kept is None:
+        # From now on nothing begins that was taken back. What has ended until now shows another moment later.
+        seat.recalled_at, seat.kept = now, seat.page.running
+        return
+    kept, seat.recalled_at = seat.kept, None
     dropped = seat.page.dropped
     pool.readable(seat, now)
-    put_back(pool, seat, [number for number in seat.handed if number <= dropped and number != running])
-    task = seat.handed.get(running)
-    if task is not None:
-        seat.slow = now >= since + SLOW_S
+    pool.hear(seat, seat.read_ring(), now)
+    put_back(pool, seat, [number for number in seat.handed if number <= dropped and number != kept])
+    task = seat.handed.get(kept)
+    if task is not None and task.is_running:
+        seat.slow = now >= seat.page.since + SLOW_S
         if task.cancelled:
             _interrupt(pool, seat, task, now)
 

@@ -1,7 +1,8 @@
-"""What a supervisor and a child say to each other over their socket pair.
+"""What a supervisor and a child say to each other.
 
-Down go lists of `Order`s, one write for many; an empty list asks the child to end.  Up come reports, one
-write each, because an answer must be on its way before the next job begins: a fixed head and a body.
+Down go lists of `Order`s through a socket pair, one write for many; an empty list asks the child to end.  Up
+come reports, a fixed head and a body: through the memory they share (`page`) if they are small and of a job,
+else through the socket pair, and each of them before the next job begins.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Kind(IntEnum):
     FAULT = 7  # it cannot be; the body says why
     LARGE = 8  # it has outgrown its memory and wants to be replaced
     FILES = 9  # the modules that it has loaded since it came up
+    BELL = 10  # there is something in the ring
 
 
 class Facts(Struct):
@@ -75,6 +77,18 @@ def write_orders(orders: list[OrderValues]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+def read_reports(data: bytes) -> list[Report]:
+    """Whole reports, one after the other, as they come out of the ring."""
+    reports: list[Report] = []
+    at, size = 0, len(data)
+    while at < size:
+        length, number, took_s, kind = _HEAD.unpack_from(data, at)
+        body_at = at + _HEAD.size
+        at = body_at + length
+        reports.append((number, kind, took_s, data[body_at:at]))
+    return reports
+
+
 def write_report(number: int, kind: Kind, took_s: float, body: bytes) -> bytes:
     return _HEAD.pack(len(body), number, took_s, kind) + body
 
@@ -100,6 +114,9 @@ class OrderReader:
             orders = _ORDERS.decode(bytes(buffer[_LENGTH.size : end]))
             del buffer[:end]
             yield orders
+
+
+BELL: Final = write_report(0, Kind.BELL, 0.0, b"")
 
 
 class ReportReader:

@@ -29,7 +29,7 @@ STALE_S: Final = 1.0
 class Listener(Protocol):
     """Who is told what becomes of requests and of children."""
 
-    def finished(self, task: Task, kind: Kind, body: bytes) -> None:
+    def finished(self, task: Task, kind: int, body: bytes) -> None:
         """It ran to its end; the body is the answer, or the error object of a job that raised."""
 
     def failed(self, task: Task, code: str, detail: str) -> None:
@@ -57,8 +57,8 @@ class Nest(Protocol):
 
 class Rules(msgspec.Struct, frozen=True):
     processes: int = 1
-    # The most that is asked for at once, a process.
-    prefetch: int = 32
+    # The most that is asked for at once, a process; reached by jobs of a millisecond and less.
+    prefetch: int = 100
     # For jobs that bring no limit of their own; 0 means none.
     time_limit_s: float = 0.0
     cancel_grace_s: float = 2.0
@@ -189,6 +189,8 @@ class Pool:
                 mean_s = self.mean_s
                 self.mean_s = took_s if mean_s is None else mean_s + (took_s - mean_s) * handing.WEIGHT
                 handing.finish(self, seat, number, kind, body)
+            elif kind == Kind.BELL:
+                continue
             elif kind == Kind.PART:
                 task = seat.handed.get(number)
                 if task is not None:

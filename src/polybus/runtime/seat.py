@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, Final
 
 from polybus.runtime.page import Page, new_page
-from polybus.runtime.pipe import OrderValues, Report, ReportReader, write_orders
+from polybus.runtime.pipe import OrderValues, Report, ReportReader, read_reports, write_orders
 
 READ_BYTES: Final = 1024 * 1024
 
@@ -102,13 +102,15 @@ class Seat:
         # When it is killed for not having ended; why, if that is not its own fault: number, word, sentence.
         self.kill_at = inf
         self.verdict: tuple[int, str, str] | None = None
-        # When the jobs that it has not begun were taken back; settled a moment later.
+        # When the jobs that it has not begun were taken back, and what it ran a moment later.
         self.recalled_at: float | None = None
+        self.kept: int | None = None
         # It takes its time: nothing is put behind what it runs.
         self.slow = False
         self.was_up = False
         self.fault = ""
         self._reader: Final = ReportReader()
+        self._glanced = 0
         # What a full pipe did not take yet.
         self.unsent: Final = bytearray()
         page_fd = new_page()
@@ -163,11 +165,22 @@ class Seat:
             return []
         except OSError:
             return None
-        return self._reader.feed(data) if data else None
+        if not data:
+            return None
+        # Whatever came through the pipe was written after what is in the ring.
+        return self.read_ring() + self._reader.feed(data)
+
+    def read_ring(self) -> list[Report]:
+        return read_reports(self.page.take(self.page.written))
+
+    def glance(self) -> list[Report]:
+        """What was in the ring a moment ago, when we last looked: the child may not have rung its bell."""
+        before, self._glanced = self._glanced, self.page.written
+        return read_reports(self.page.take(before))
 
     def read_last(self) -> list[Report]:
         """All that a child has said before its end."""
-        reports: list[Report] = []
+        reports = self.read_ring()
         while True:
             try:
                 data = self.pipe.recv(READ_BYTES)

@@ -72,6 +72,7 @@ class Supervisor:
         self._phase = Phase.RUNNING
         self._signals: list[int] = []
         self._hangups = 0
+        self._woken = False
         self._end_at = inf
         self._watcher: Final = Watcher() if settings.watch else None
         self._watch_at = inf
@@ -123,9 +124,11 @@ class Supervisor:
 
     def _on_stop(self, number: int, *_: object) -> None:
         self._signals.append(number)
+        self._woken = True
 
     def _on_hangup(self, *_: object) -> None:
         self._hangups += 1
+        self._woken = True
 
     def _find_out(self) -> None:
         """Wait until a child has found out what the application offers."""
@@ -274,6 +277,9 @@ class Supervisor:
     # -- the end --------------------------------------------------------------------------------
 
     def _heed_signals(self, link: Connection, now: float) -> None:
+        if not self._woken:
+            return
+        self._woken = False
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_r, 4096)
         if self._hangups:
@@ -336,15 +342,15 @@ class Supervisor:
 
     # -- what the pool tells --------------------------------------------------------------------
 
-    def finished(self, task: Task, kind: Kind, body: bytes) -> None:
+    def finished(self, task: Task, kind: int, body: bytes) -> None:
         link = self._link
         request = task.owner
         if link is None or self._tasks.pop(request, None) is None or self._abandoning:
             return
         self.handled += 1
-        if kind is Kind.DONE:
+        if kind == Kind.DONE:
             link.reply(request, [body])
-        elif kind is Kind.FAILED:
+        elif kind == Kind.FAILED:
             link.fail_with(request, body)
         else:
             try:

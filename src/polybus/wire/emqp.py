@@ -302,7 +302,7 @@ def write_from_worker(message: WorkerMessage, word: bytes = KBYE) -> list[Frame]
                 return write_reply(msg_id, body)
             return write_result(msg_id, body, check_id(original_id, "original message id"))
         case Ready(msg_id):
-            return [TAG, b"READY", check_id(msg_id, "message id")]
+            return write_ready(check_id(msg_id, "message id"))
         case Inform():
             return write_inform(message, TAG)
         case Progress(msg_id, token, body):
@@ -345,6 +345,10 @@ def write_result(msg_id: bytes, body: list[Frame], original_id: bytes) -> list[F
 def write_reply(msg_id: bytes, body: list[Frame]) -> list[Frame]:
     """The document's form, as the admin port answers."""
     return [TAG, b"REPLY", msg_id, _one(body)]
+
+
+def write_ready(msg_id: bytes) -> list[Frame]:
+    return [TAG, b"READY", msg_id]
 
 
 def write_ack(msg_id: bytes, acked_id: bytes, extended: bool = False) -> list[Frame]:

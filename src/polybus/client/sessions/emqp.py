@@ -182,16 +182,9 @@ class EmqpWorker(WorkerSession):
 
     def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[WorkerEvent]:
         message = wire.read_as_worker(frames, at)
+        if type(message) is wire.Request:
+            return self._work(message)
         match message:
-            case wire.Request(msg_id, queue, headers, body):
-                if self._holding is not None and not self.ready:
-                    # Meant for an earlier conversation under the same identity: the broker takes it back.
-                    return []
-                self.granted -= 1
-                self._held.add(msg_id)
-                return [
-                    Work(msg_id, queue, msg_id, body, attempt=headers.attempt, timeout_s=headers.timeout_s)
-                ]
             case wire.Ack(_, acked_id, extended):
                 if acked_id == self._inform and not self.ready:
                     self.ready = True
@@ -210,6 +203,15 @@ class EmqpWorker(WorkerSession):
             case _:
                 return []
 
+    def _work(self, message: wire.Request) -> list[WorkerEvent]:
+        if self._holding is not None and not self.ready:
+            # Meant for an earlier conversation under the same identity: the broker takes it back.
+            return []
+        msg_id, headers = message.msg_id, message.headers
+        self.granted -= 1
+        self._held.add(msg_id)
+        return [Work(msg_id, message.queue, msg_id, message.body, None, headers.attempt, headers.timeout_s)]
+
     def beats(self, now: float) -> list[Message]:
         if now - self.spoke_at >= self.beat_s:
             return [self._write(wire.Heartbeat(self._id(), self._wall_clock()))]
@@ -218,13 +220,13 @@ class EmqpWorker(WorkerSession):
     def grant(self, slots: int) -> list[Message]:
         """So many more requests may be sent to us."""
         self.granted += slots
-        return [self._write(wire.Ready(self._id())) for _ in range(slots)]
+        return [[EMPTY, *wire.write_ready(self._id())] for _ in range(slots)]
 
     def reply(self, token: Token, body: list[Frame]) -> list[Message]:
         if token not in self._held:
             return []
         # A job without a result is answered with a true value (EMQP-28).
-        frames = self._write(wire.Reply(self._id(), body or [b"true"], token))
+        frames = [EMPTY, *wire.write_result(self._id(), body or [b"true"], token)]
         self._held.discard(token)
         self._spoke = True
         return [frames] if self._leaving or self._holding is not None else [frames, *self.grant(1)]
