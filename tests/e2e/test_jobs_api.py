@@ -133,7 +133,23 @@ def test_retries(place: Place, tmp_path: Path) -> None:
 
 
 def test_a_job_that_tells_how_far_it_is(place: Place) -> None:
-    assert job_app.report.delay(3).get(WAIT_S) == 1
+    handle = job_app.report.send((3,), delay_s=0.3)
+    assert list(handle.progress(WAIT_S)) == [{"done": 0}, {"done": 1}, {"done": 2}]
+    assert handle.get(WAIT_S) == 1
+    # It is over; there is nothing more to say.
+    assert list(handle.progress()) == []
+    assert list(fail.delay().progress(WAIT_S)) == []
+    with pytest.raises(UnknownJob):
+        next(bus.handle("nothing").progress())
+    with pytest.raises(ResultTimeout):
+        next(add.send((1, 2), delay_s=3600).progress(0.1))
+
+    async def watch() -> None:
+        async with bus:
+            handle = await job_app.report.asend((2,), delay_s=0.3)
+            assert [word async for word in handle.aprogress(WAIT_S)] == [{"done": 0}, {"done": 1}]
+
+    asyncio.run(watch())
 
 
 def test_a_time_limit(place: Place) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from polybus.client.questions import Question
@@ -42,6 +42,10 @@ class FakeDesk:
                 yield self.ask(Question(service, body, timeout_s))
             except RequestFailed as refusal:
                 yield refusal
+
+    def pieces(self, question: Question) -> Generator[tuple[bytes, bool], None, None]:
+        yield self.ask(question), False
+        yield self.ask(question), True
 
     def post(self, question: Question, job: str) -> MemoryPosted:
         self.ask(question)

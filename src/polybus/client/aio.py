@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -183,6 +184,19 @@ class AsyncClient(BaseClient):
         options: Options | None = None,
     ) -> AsyncIterator[bytes]:
         """The pieces of an answer as they come, the final one last; `timeout_s` is for each piece."""
+        async with aclosing(self.pieces(service, body, timeout_s, options=options)) as pieces:
+            async for piece, _ in pieces:
+                yield piece
+
+    async def pieces(
+        self,
+        service: str | bytes,
+        body: Body = b"",
+        timeout_s: float | None = None,
+        *,
+        options: Options | None = None,
+    ) -> AsyncGenerator[tuple[bytes, bool], None]:
+        """The same with, for every piece, whether it is the final one."""
         ticket = await self._start(service, body, timeout_s, options, streams=True)
         parts = ticket.parts or deque()
         ticket.parts = parts
@@ -192,9 +206,9 @@ class AsyncClient(BaseClient):
                 if not parts:
                     await self._wait(ticket, limit_s)
                 while parts:
-                    yield one_of([bytes(frame) for frame in parts.popleft()])
+                    yield one_of([bytes(frame) for frame in parts.popleft()]), False
                 if ticket.done:
-                    yield ticket.single()
+                    yield ticket.single(), True
                     return
         finally:
             self._forget(ticket)

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol
 
 from polybus.client.aio import AsyncClient
@@ -31,6 +31,8 @@ class AsyncDesk(Protocol):
     def ask_many(
         self, service: bytes, bodies: Iterable[bytes], timeout_s: float
     ) -> AsyncIterator[bytes | RequestFailed]: ...
+
+    def pieces(self, question: Question) -> AsyncGenerator[tuple[bytes, bool], None]: ...
 
     def post(self, plan: Plan[None], job: str) -> TaskPosted: ...
 
@@ -160,6 +162,12 @@ class LoopDesk:
     ) -> AsyncIterator[bytes | RequestFailed]:
         client, _ = self._own()
         return client.call_many(service, bodies, None, timeout_s, return_errors=True)
+
+    async def pieces(self, question: Question) -> AsyncGenerator[tuple[bytes, bool], None]:
+        # A connection of its own, as in `desk`.
+        async with self._make() as client:
+            async for piece in client.pieces(question.service, question.body, question.timeout_s):
+                yield piece
 
     def post(self, plan: Plan[None], job: str) -> TaskPosted:
         return self._own()[1].add(arun(plan, self), job)

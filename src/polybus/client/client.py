@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from typing import Literal, overload
 
 from polybus.client.base import LINGER_S, BaseClient
@@ -213,6 +214,19 @@ class Client(BaseClient):
 
         Where the dialect has no pieces there is only the final one.  `timeout_s` is for each piece.
         """
+        with closing(self.pieces(service, body, timeout_s, options=options)) as pieces:
+            for piece, _ in pieces:
+                yield piece
+
+    def pieces(
+        self,
+        service: str | bytes,
+        body: Body = b"",
+        timeout_s: float | None = None,
+        *,
+        options: Options | None = None,
+    ) -> Generator[tuple[bytes, bool], None, None]:
+        """The same with, for every piece, whether it is the final one."""
         self._make_room(timeout_s)
         ticket = self._submit(service, body, timeout_s, options)
         parts = ticket.parts = deque()
@@ -221,9 +235,9 @@ class Client(BaseClient):
             while True:
                 self._wait(ticket, limit_s, piecewise=True)
                 while parts:
-                    yield one_of([bytes(frame) for frame in parts.popleft()])
+                    yield one_of([bytes(frame) for frame in parts.popleft()]), False
                 if ticket.done:
-                    yield ticket.single()
+                    yield ticket.single(), True
                     return
         finally:
             self._forget(ticket)

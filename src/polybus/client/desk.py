@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final, Protocol
 
 from polybus.client.client import Client, Pending
@@ -54,6 +54,10 @@ class Desk(Protocol):
         self, service: bytes, bodies: Iterable[bytes], timeout_s: float
     ) -> Iterator[bytes | RequestFailed]:
         """The answers, in order; every question has its time."""
+        ...
+
+    def pieces(self, question: Question) -> Generator[tuple[bytes, bool], None, None]:
+        """The pieces of an answer as they come, each with whether it is the final one."""
         ...
 
     def post(self, question: Question, job: str) -> Posted:
@@ -218,6 +222,11 @@ class ThreadDesk:
         connection = self._connection()
         with connection.lock:
             yield from connection.client.call_many(service, bodies, None, timeout_s, return_errors=True)
+
+    def pieces(self, question: Question) -> Generator[tuple[bytes, bool], None, None]:
+        # Whoever looks on wants to do something meanwhile, and some dialects allow one question at a time.
+        with self._make() as client:
+            yield from client.pieces(question.service, question.body, question.timeout_s)
 
     def post(self, question: Question, job: str) -> OwnPosted:
         return self._connection().post(question, job)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+import msgspec
+
 from polybus.client import questions
+from polybus.errors import RequestFailed, RequestTimeout
 
 if TYPE_CHECKING:
     from polybus.client.app import Bus
@@ -45,6 +49,41 @@ class JobHandle(Generic[R]):
 
     def _result(self, timeout_s: float | None) -> questions.Plan[bytes]:
         return questions.result(self.id, math.inf if timeout_s is None else timeout_s, self._bus.desk.clock)
+
+    def progress(self, timeout_s: float | None = None) -> Iterator[Any]:
+        """What the job says of its progress from now on (`current_job().progress`), until it ends.
+
+        How it ends is for `get` to say.  `timeout_s` is for each word.  Only MDR and MDP/0.2 carry this; in
+        other dialects nothing comes before the end.
+        """
+        self.confirm(timeout_s)
+        with closing(self._bus.desk.pieces(self._question(timeout_s))) as pieces:
+            try:
+                for piece, is_last in pieces:
+                    if not is_last:
+                        yield msgspec.json.decode(piece)
+            except RequestFailed as refusal:
+                if refusal.code == questions.UNKNOWN_JOB:
+                    raise questions.unknown(self.id) from None
+            except RequestTimeout:
+                raise questions.no_result(self.id, timeout_s or 0.0) from None
+
+    async def aprogress(self, timeout_s: float | None = None) -> AsyncIterator[Any]:
+        await self.aconfirm(timeout_s)
+        async with aclosing(self._bus.adesk.pieces(self._question(timeout_s))) as pieces:
+            try:
+                async for piece, is_last in pieces:
+                    if not is_last:
+                        yield msgspec.json.decode(piece)
+            except RequestFailed as refusal:
+                if refusal.code == questions.UNKNOWN_JOB:
+                    raise questions.unknown(self.id) from None
+            except RequestTimeout:
+                raise questions.no_result(self.id, timeout_s or 0.0) from None
+
+    def _question(self, timeout_s: float | None) -> questions.Question:
+        limit_s = math.inf if timeout_s is None else timeout_s
+        return questions.Question(questions.RESULT, self.id.encode(), limit_s)
 
     def info(self) -> dict[str, Any]:
         """What the broker knows: job, state, service, attempt, retries, history, …"""

@@ -230,17 +230,17 @@ def result(job: str, timeout_s: float, clock: Callable[[], float]) -> Plan[bytes
         try:
             return (yield Question(RESULT, job.encode(), max(0.0, until - clock())))
         except RequestTimeout:
-            raise _no_result(job, timeout_s) from None
+            raise no_result(job, timeout_s) from None
         except RequestFailed as refusal:
             # A refusal may be about the question or about the job: the job's own state tells.
             error = yield from _why(job, refusal)
         if error is not None:
             raise error
         if clock() >= until:
-            raise _no_result(job, timeout_s)
+            raise no_result(job, timeout_s)
 
 
-def _no_result(job: str, timeout_s: float) -> ResultTimeout:
+def no_result(job: str, timeout_s: float) -> ResultTimeout:
     return ResultTimeout(
         job, f"job {job} has no result after {timeout_s:g} s; it goes on: ask again, or cancel it"
     )

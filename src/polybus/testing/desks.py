@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from polybus.client.questions import Plan, Question
@@ -49,6 +49,15 @@ class MemoryDesk:
             except RequestFailed as refusal:
                 yield refusal
 
+    def pieces(self, question: Question) -> Generator[tuple[bytes, bool], None, None]:
+        # The job has run when the first of them is handed out: here, time only passes for somebody.
+        parts: list[bytes] = []
+        try:
+            last = self._memory.ask(question, parts)
+        finally:
+            yield from ((part, False) for part in parts)
+        yield last, True
+
     def post(self, question: Question, job: str) -> MemoryPosted:
         refused = None
         try:
@@ -84,6 +93,10 @@ class MemoryAsyncDesk:
     ) -> AsyncIterator[bytes | RequestFailed]:
         for answer in self._desk.ask_many(service, bodies, timeout_s):
             yield answer
+
+    async def pieces(self, question: Question) -> AsyncGenerator[tuple[bytes, bool], None]:
+        for piece in self._desk.pieces(question):
+            yield piece
 
     def post(self, plan: Plan[None], job: str) -> TaskPosted:
         from polybus.client.aio_jobs import Posts, arun

@@ -80,6 +80,7 @@ class MemoryBus:
         self._inbox: deque[Request] = deque()
         self._running: list[Attempt] = []
         self._answers: dict[bytes, bytes | RequestFailed] = {}
+        self._parts: dict[bytes, list[bytes]] = {}
         self._number = 0
         self._offered: set[bytes] = set()
         self._lock = threading.RLock()
@@ -135,11 +136,14 @@ class MemoryBus:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def ask(self, question: Question) -> bytes:
-        """The answer to a question; jobs run and time passes for as long as it takes."""
+    def ask(self, question: Question, parts: list[bytes] | None = None) -> bytes:
+        """The answer to a question; jobs run and time passes for as long as it takes. Pieces of the answer
+        are added to `parts`."""
         with self._alone():
             self._number += 1
             number = b"%d" % self._number
+            if parts is not None:
+                self._parts[number] = parts
             until = self.clock.monotonic() + min(question.timeout_s, PATIENCE_S)
             self._happen(
                 events.Submit(CLIENT, None, number, question.service, [question.body], ttl_s=math.inf)
@@ -152,6 +156,7 @@ class MemoryBus:
                 if self._running:
                     self._running[-1].check(self.clock.monotonic())
             answer = self._answers.pop(number)
+            self._parts.pop(number, None)
         if isinstance(answer, RequestFailed):
             raise answer
         return answer
@@ -206,6 +211,9 @@ class MemoryBus:
         match action:
             case act.Answer(_, _, _, request_id, body):
                 self._answers[request_id] = b"".join(bytes(frame) for frame in body)
+            case act.Stream(_, _, _, request_id, body):
+                if request_id in self._parts:
+                    self._parts[request_id].append(b"".join(bytes(frame) for frame in body))
             case act.Refuse():
                 # As a client of any dialect reads it.
                 error = bytes(error_body(action))
@@ -256,13 +264,18 @@ class MemoryBus:
         )
         now = self.clock.monotonic()
         attempt = Attempt(run, token, limit_s, now)
+
+        def tell(piece: bytes) -> None:
+            run.progress.append(msgspec.json.decode(piece))
+            self._happen(events.Part(WORKER, token, [piece]))
+
         order = Order(len(self.runs), token, queue, [body], request.attempt, limit_s)
         self.runs.append(run)
         self._running.append(attempt)
         inside = _inside.set(True)
         before = current_job()
         try:
-            outcome = VirtualRunner(self.app, attempt, self.clock).run(order, now)
+            outcome = VirtualRunner(self.app, attempt, self.clock, tell).run(order, now)
         finally:
             # A job may wait for another one, and is itself again after that.
             set_current(before)

@@ -62,8 +62,8 @@ class Attempt:
 class VirtualRunner(Runner):
     """The worker's runner, for one attempt."""
 
-    def __init__(self, bus: Bus, attempt: Attempt, clock: Clock) -> None:
-        super().__init__(bus, lambda body: attempt.run.progress.append(msgspec.json.decode(body)))
+    def __init__(self, bus: Bus, attempt: Attempt, clock: Clock, tell: Callable[[bytes], None]) -> None:
+        super().__init__(bus, tell)
         self._attempt = attempt
         self._clock = clock
         self._after.append(self._note)
