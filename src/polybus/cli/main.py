@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from polybus.cli import jobs, operate, schedule, start, talk, worker
+from polybus.cli import jobs, operate, schedule, scheduler, start, talk, worker
 from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK, WrongUse, examples
 from polybus.errors import PolybusError
 
@@ -61,6 +61,7 @@ for panel, name, command, epilog in (
     (TALK, "publish", talk.publish, talk.PUBLISH_EXAMPLES),
     (TALK, "subscribe", talk.subscribe, talk.SUBSCRIBE_EXAMPLES),
     (WORK, "worker", worker.worker, worker.WORKER_EXAMPLES),
+    (WORK, "scheduler", scheduler.scheduler, scheduler.SCHEDULER_EXAMPLES),
     (LOOK, "status", operate.status, operate.STATUS_EXAMPLES),
     (LOOK, "services", operate.services, operate.SERVICES_EXAMPLES),
     (LOOK, "workers", operate.workers, operate.WORKERS_EXAMPLES),

@@ -152,10 +152,11 @@ class Schedules:
     def postpone(self, run: Run, until: float) -> bool:
         """Take a run back that could not be begun: the same due time is looked at again at `until`.
 
-        False if the schedule has run again since, or was set anew or removed.
+        False if there is nothing to be taken back: the schedule has run again since, was set anew or
+        removed; or it was moved, and what it was moved from was not due.
         """
         entry = run.entry
-        if self._entries.get(entry.key) != run.next:
+        if self._entries.get(entry.key) != run.next or run.what == MOVED:
             return False
         cron = self._crons.get(entry.key)
         if cron is None and entry.cron:
