@@ -97,6 +97,7 @@ def create(folder: Path, meta: tuple[int, bytes, int]) -> None:
     db = sqlite3.connect(unfinished, isolation_level=None)
     try:
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("BEGIN IMMEDIATE")
         for migration in sql.migrations():

@@ -18,15 +18,19 @@ from polybus.store.sqlite import SqliteStore
 from support.ledgers import everything, job, some_life, token
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "store"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
     store = SqliteStore(folder)
     for lines in some_life(random.Random(1), 30):
         store.write(lines)
     store.close()
     return folder
+
+
+@pytest.fixture
+def source(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "store")
 
 
 def contents(folder: Path) -> tuple[object, ...]:

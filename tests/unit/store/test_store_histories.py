@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,13 +13,15 @@ from polybus.core.ledger import Line
 from polybus.store import memory, shelves
 from polybus.store.memory import MemoryStore
 from polybus.store.sqlite import SqliteStore
+from support.folders import quick_folder
 from support.ledgers import KEYS, LINES, TOKENS, everything
 
 
 class Histories(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
+        self.place = quick_folder()
+        self.folder = self.place.__enter__()
         self.twin = MemoryStore()
         self.store = SqliteStore(self.folder)
         self.store.load()
@@ -46,10 +46,10 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def be_killed(self) -> None:
         """The files as they are while the broker runs, opened elsewhere: the log is not copied back yet."""
-        with tempfile.TemporaryDirectory() as other:
+        with quick_folder() as other:
             for file in self.folder.iterdir():
                 shutil.copy(file, other)
-            copy = SqliteStore(Path(other))
+            copy = SqliteStore(other)
             assert everything(copy) == everything(self.twin)
             copy.close()
 
@@ -65,7 +65,7 @@ class Histories(RuleBasedStateMachine):
             return
         self.reopen()
         self.store.close()
-        shutil.rmtree(self.folder)
+        self.place.__exit__(None, None, None)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,52 @@
+"""`make store-faults`: power cuts at every boundary, and ten thousand flipped bits.
+
+    python tests/store_faults/run.py [--flips 10000] [--steps 60] [--seed 1]
+
+The exit status is 0 if the store lost nothing that it promised and served nothing that was not written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+from store_faults.bit_flips import flip_many  # noqa: E402
+from store_faults.power_cuts import cut_everywhere, has_compiler  # noqa: E402
+from support.folders import quick_folder  # noqa: E402
+
+# Only the first faults are told; the others are usually the same.
+TOLD = 20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--flips", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=60, help="transactions in the life that is cut")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    faults: list[str] = []
+    began = time.monotonic()
+    if has_compiler():
+        with quick_folder() as folder:
+            cuts = cut_everywhere(folder, options.seed, options.steps)
+        print(f"power cuts: {cuts} ({time.monotonic() - began:.0f} s)", flush=True)
+        faults += cuts.faults
+    else:
+        print("power cuts: not tried, because they need Linux and a C compiler (cc)", flush=True)
+    began = time.monotonic()
+    with quick_folder() as folder:
+        flips = flip_many(folder, options.seed, options.flips)
+    print(f"bit flips: {flips} ({time.monotonic() - began:.0f} s)")
+    faults += flips.faults
+    for fault in faults[:TOLD]:
+        print(f"  {fault}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
