@@ -18,8 +18,8 @@ JOBS := 2
 $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
-.PHONY: help setup demo test lint format types contracts conformance matrix fuzz crash bench-broker bench-jobs \
-	idle-workers docs-check diagrams lock clean
+.PHONY: help setup demo test lint format types contracts conformance matrix fuzz crash store-faults bench-broker \
+	bench-jobs idle-workers docs-check diagrams lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ fuzz: $(STAMP) ## feed the decoders and the broker with broken input (SECONDS=60
 
 crash: $(STAMP) ## kill broker and workers at random, and look whether a guaranteed job got lost (KILLS=200)
 	$(BIN)/python tests/crash/run.py --kills $(KILLS) $(ARGS)
+
+store-faults: $(STAMP) ## cut the job store's power at every write, and flip ten thousand bits
+	$(BIN)/python tests/store_faults/run.py $(ARGS)
 
 bench-broker: $(STAMP) ## measure round trips through the broker
 	$(BIN)/python benchmarks/broker.py $(ARGS)
