@@ -28,13 +28,15 @@ OLD = 250
 # Afterwards, where the bit did not matter.
 MORE = 4
 
+DAMAGED, IDENTICAL = "damaged", "identical"
+
 
 @dataclass
 class Original:
     contents: dict[str, bytes]
     expected: Any
     expected_later: Any
-    later: list[Any]
+    later: list[list[Line]]
 
 
 def original(workshop: Path, seed: int, old: int) -> Original:
@@ -69,19 +71,31 @@ def old_entries(count: int) -> list[Line]:
 
 @dataclass
 class Count:
+    what: str = "flips"
     damaged: int = 0
     identical: int = 0
-    by_file: dict[str, list[int]] = field(default_factory=dict)
+    # Of each kind: how many were found damaged, and how many there were.
+    kinds: dict[str, list[int]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
+    def add(self, kind: str, where: str, verdict: str) -> None:
+        of_kind = self.kinds.setdefault(kind, [0, 0])
+        of_kind[1] += 1
+        if verdict == DAMAGED:
+            self.damaged += 1
+            of_kind[0] += 1
+        elif verdict == IDENTICAL:
+            self.identical += 1
+        else:
+            self.faults.append(f"{where}: {verdict}")
+
     def __str__(self) -> str:
-        files_ = ", ".join(
-            f"{name} {damaged} of {total}" for name, (damaged, total) in sorted(self.by_file.items())
+        kinds = ", ".join(
+            f"{kind} {damaged} of {total}" for kind, (damaged, total) in sorted(self.kinds.items())
         )
-        total = self.damaged + self.identical + len(self.faults)
         return (
-            f"{total:,} flips: {self.damaged:,} found damaged, {self.identical:,} without effect, "
-            f"{len(self.faults)} faults (damaged by file: {files_})"
+            f"{self.damaged + self.identical + len(self.faults):,} {self.what}: "
+            f"{self.damaged:,} found damaged ({kinds}), {self.identical:,} without effect, {len(self.faults)} faults"
         )
 
 
@@ -94,28 +108,19 @@ def flip_many(workshop: Path, seed: int, flips: int, old: int = OLD) -> Count:
         # Most are spread over all bytes; some over the files, so that the small ones have their share.
         name = chance.choice(names) if chance.random() < 0.1 else chance.choices(names, sizes)[0]
         bit = chance.randrange(len(source.contents[name]) * 8)
-        told = judge(workshop / "flipped", source, name, bit)
-        per_file = count.by_file.setdefault(name, [0, 0])
-        per_file[1] += 1
-        if told == "damaged":
-            count.damaged += 1
-            per_file[0] += 1
-        elif told == "identical":
-            count.identical += 1
-        else:
-            count.faults.append(f"bit {bit} of {name}: {told}")
+        spoiled = bytearray(source.contents[name])
+        spoiled[bit // 8] ^= 1 << bit % 8
+        changed = {**source.contents, name: bytes(spoiled)}
+        count.add(name, f"bit {bit} of {name}", judge_files(workshop / "flipped", source, changed))
     return count
 
 
-def judge(folder: Path, source: Original, name: str, bit: int) -> str:
+def judge_files(folder: Path, source: Original, contents: dict[str, bytes]) -> str:
+    """What the store says to these files: damaged, identical, or something that it must never say."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for file, content in source.contents.items():
-        if file == name:
-            changed = bytearray(content)
-            changed[bit // 8] ^= 1 << bit % 8
-            content = bytes(changed)
-        (folder / file).write_bytes(content)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
     store = SqliteStore(folder)
     try:
         if everything(store) != source.expected:
@@ -124,9 +129,9 @@ def judge(folder: Path, source: Original, name: str, bit: int) -> str:
             store.write(lines)
         if everything(store) != source.expected_later:
             return "other contents after more transactions, and no word of it"
-        return "identical"
+        return IDENTICAL
     except StoreDamaged:
-        return "damaged"
+        return DAMAGED
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     finally:

@@ -1,4 +1,4 @@
-"""`make store-faults`: power cuts at every boundary, and ten thousand flipped bits.
+"""`make store-faults`: power cuts at every boundary, ten thousand flipped bits, and every page lost in turn.
 
     python tests/store_faults/run.py [--flips 10000] [--steps 60] [--seed 1]
 
@@ -16,6 +16,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
 from store_faults.bit_flips import flip_many  # noqa: E402
+from store_faults.lost_writes import lose_each_page  # noqa: E402
 from store_faults.power_cuts import cut_everywhere, has_compiler  # noqa: E402
 from support.folders import quick_folder  # noqa: E402
 
@@ -41,8 +42,12 @@ def main() -> int:
     began = time.monotonic()
     with quick_folder() as folder:
         flips = flip_many(folder, options.seed, options.flips)
-    print(f"bit flips: {flips} ({time.monotonic() - began:.0f} s)")
+    print(f"bit flips: {flips} ({time.monotonic() - began:.0f} s)", flush=True)
     faults += flips.faults
+    with quick_folder() as folder:
+        lost = lose_each_page(folder, options.seed)
+    print(f"lost writes: {lost}")
+    faults += lost.faults
     for fault in faults[:TOLD]:
         print(f"  {fault}")
     return 1 if faults else 0

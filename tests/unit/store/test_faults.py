@@ -1,4 +1,4 @@
-"""Power cuts and flipped bits, in their short form; `make store-faults` is the long one."""
+"""Power cuts, flipped bits and lost pages, in their short form; `make store-faults` is the long one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from store_faults import power_cuts
 from store_faults.bit_flips import flip_many
+from store_faults.lost_writes import lose_each_page
 from store_faults.power_cuts import cut_everywhere
 
 needs_compiler = pytest.mark.skipif(
@@ -34,3 +35,9 @@ def test_a_flipped_bit_is_found_or_does_not_matter(tmp_path: Path) -> None:
     assert count.faults == []
     assert count.damaged + count.identical == 500
     assert count.damaged > 250
+
+
+def test_a_lost_page_is_found_or_does_not_matter(tmp_path: Path) -> None:
+    count = lose_each_page(tmp_path, seed=3)
+    assert count.faults == []
+    assert count.damaged > 20
