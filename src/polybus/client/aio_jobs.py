@@ -11,10 +11,12 @@ import logging
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, Final, Protocol
 
 from polybus.client.aio import AsyncClient
+from polybus.client.desk import LAST_S
 from polybus.client.questions import Plan, Question, T, unconfirmed
 from polybus.errors import LocalProtocolError, PolybusError, RequestFailed
 
@@ -66,17 +68,18 @@ class TaskPosted:
         self._job = job
         self._seen = False
         self._task = asyncio.create_task(submission)
-        self._task.add_done_callback(self._report)
+        # An error that nobody looks at is ours to report, not asyncio's.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @property
     def is_done(self) -> bool:
         return self._task.done()
 
-    def _report(self, task: asyncio.Task[None]) -> None:
-        # Looked at in any case: nothing is said twice, and nothing is lost without a word.
-        wrong = None if task.cancelled() else task.exception()
-        if wrong is not None and not self._seen:
-            _log.warning("job %s was sent without waiting: %s", self._job, wrong)
+    def report(self) -> None:
+        """It is done and nobody asked how it went: a refusal must not be lost without a word."""
+        wrong = None if self._seen or self._task.cancelled() else self._task.exception()
+        if wrong is not None:
+            _log.warning("job %s, sent without waiting, was refused: %s", self._job, wrong)
 
     def confirm(self, timeout_s: float) -> None:
         if not self._task.done():
@@ -93,24 +96,32 @@ class TaskPosted:
 
 
 class Posts:
-    """The submissions of a desk that are on their way."""
+    """Submissions on their way that nobody has waited for yet, oldest first."""
 
     def __init__(self) -> None:
-        self._open: set[TaskPosted] = set()
+        self._open: deque[TaskPosted] = deque()
 
     def add(self, submission: Coroutine[Any, Any, None], job: str) -> TaskPosted:
-        self._open = {posted for posted in self._open if not posted.is_done}
+        while self._open and self._open[0].is_done:
+            self._open.popleft().report()
         posted = TaskPosted(submission, job)
-        self._open.add(posted)
+        self._open.append(posted)
         return posted
 
     async def flush(self, timeout_s: float) -> None:
         """Wait for all receipts; the first thing that went wrong is raised when all have been waited for."""
-        waiting, self._open = self._open, set()
+        waiting, self._open = self._open, deque()
         found = await asyncio.gather(*(each.aconfirm(timeout_s) for each in waiting), return_exceptions=True)
         for wrong in found:
             if wrong is not None:
                 raise wrong
+
+    async def end(self) -> None:
+        """The connection is about to be closed."""
+        try:
+            await self.flush(LAST_S)
+        except PolybusError as error:
+            _log.warning("a job that was sent without waiting may be lost: %s", error)
 
 
 class Clients:
@@ -180,5 +191,6 @@ class LoopDesk:
         if self._clients.pid == os.getpid():
             found = self._clients.by_loop.pop(asyncio.get_running_loop(), None)
             if found is not None:
+                await found[1].end()
                 await found[0].close()
             self._clients.close_ended()
