@@ -62,6 +62,8 @@ class Killer:
         self.most = most
         self.kills = 0
         self.victims: dict[str, int] = {}
+        # Those who ended although nobody had killed them.
+        self.fallen: list[str] = []
         self._random = random.Random(seed)
         self._faults = faults
 
@@ -81,6 +83,14 @@ class Killer:
             self._kill_broker()
         else:
             self._kill_worker(victim)
+
+    def raise_fallen(self) -> None:
+        """Start those again who ended by themselves: the run goes on, but it is not a good one."""
+        for process in [self.plant.broker, *self.plant.workers]:
+            if not process.is_alive:
+                assert process.popen is not None
+                self.fallen.append(f"{process.log.name}: it ended by itself, with {process.popen.returncode}")
+                process.start()
 
     def _count(self, what: str) -> None:
         self.kills += 1
@@ -174,8 +184,10 @@ def check_processes(plant: Plant, verdict: Verdict) -> None:
     for path in sorted((plant.folder / "logs").iterdir()):
         text = path.read_text(errors="replace")
         if "Traceback" in text:
-            at = text.index("Traceback")
-            verdict.problems.append(f"{path.name} has a traceback:\n{text[at : at + 2500]}")
+            # Its last lines say what it was.
+            verdict.problems.append(
+                f"{path.name} has a traceback:\n{text[text.rindex('Traceback') :][-1500:]}"
+            )
     with contextlib.suppress(AssertionError):
         until(lambda: not any(process.leftovers() for process in plant.workers), timeout_s=LEFTOVERS_S)
     for process in plant.workers:
@@ -223,6 +235,7 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[Verdict, Killer]:
         plant.open()
         while killer.kills < killer.most:
             killer.strike()
+            killer.raise_fallen()
             show_progress(killer.kills, options.kills)
         trouble = []
         try:
@@ -230,7 +243,7 @@ def run(folder: Path, options: argparse.Namespace) -> tuple[Verdict, Killer]:
         except (AssertionError, PolybusError) as error:
             trouble.append(str(error))
         verdict = judge(folder)
-        verdict.problems += trouble
+        verdict.problems[:0] = [*trouble, *killer.fallen]
         check_outcomes(plant, verdict)
         check_processes(plant, verdict)
     except (AssertionError, PolybusError) as error:
