@@ -95,7 +95,8 @@ class Count:
         )
         return (
             f"{self.damaged + self.identical + len(self.faults):,} {self.what}: "
-            f"{self.damaged:,} found damaged ({kinds}), {self.identical:,} without effect, {len(self.faults)} faults"
+            f"{self.damaged:,} found damaged ({kinds}), {self.identical:,} without effect, "
+            f"{len(self.faults)} faults"
         )
 
 

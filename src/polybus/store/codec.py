@@ -18,7 +18,16 @@ from zlib import crc32
 from msgspec import Raw, Struct, msgpack
 from msgspec.structs import astuple, fields
 
-from polybus.core.ledger import Attempt, DeadLetter, JobEntry, Outcome, ScheduleEntry, ScheduleRun, Started
+from polybus.core.ledger import (
+    Attempt,
+    DeadLetter,
+    JobEntry,
+    Outcome,
+    ScheduleEntry,
+    ScheduleRun,
+    Started,
+    Valued,
+)
 from polybus.core.model import JobOptions
 
 # Spreads row numbers over all 32 bits; 2**64 divided by the golden ratio.
@@ -50,6 +59,10 @@ class _OutcomeRow(Outcome, frozen=True, array_like=True):
 
 
 class _StartedRow(Started, frozen=True, array_like=True):
+    pass
+
+
+class _ValueRow(Valued, frozen=True, array_like=True):
     pass
 
 
@@ -117,6 +130,10 @@ def _pack_started(line: Started) -> bytes:
     return _pack((line.token, line.attempt, line.worker))
 
 
+def _pack_value(value: Valued) -> bytes:
+    return _pack((value.topic, value.body, value.at))
+
+
 # -- reading ----------------------------------------------------------------------------------
 
 
@@ -144,4 +161,5 @@ CODECS: Final = {
     "schedule": Codec(6, _pack, msgpack.Decoder(ScheduleEntry).decode, lambda entry: entry.key),
     "run": Codec(7, _pack, msgpack.Decoder(ScheduleRun).decode, lambda run: (run.key, run.due_at)),
     "grouping": Codec(8, _pack, msgpack.Decoder(Group).decode, lambda group: group.key),
+    "last_value": Codec(9, _pack_value, _reader(_ValueRow, Valued), lambda value: value.topic),
 }

@@ -22,6 +22,7 @@ class MemoryStore:
         self._schedules: dict[str, ScheduleEntry] = {}
         self._groups: dict[bytes, bytes] = {}
         self._runs: dict[tuple[str, float], ScheduleRun] = {}
+        self._values: dict[bytes, ledger.Valued] = {}
 
     def load(self) -> Contents:
         return Contents(
@@ -30,6 +31,7 @@ class MemoryStore:
             schedules=list(self._schedules.values()),
             groups=dict(self._groups),
             dead=len(self._dead),
+            values=list(self._values.values()),
         )
 
     def write(self, lines: Sequence[Line]) -> None:
@@ -111,6 +113,12 @@ class MemoryStore:
     def _ungrouped(self, line: ledger.Ungrouped) -> None:
         self._groups.pop(line.key, None)
 
+    def _valued(self, line: ledger.Valued) -> None:
+        self._values[line.topic] = line
+
+    def _unvalued(self, line: ledger.Unvalued) -> None:
+        self._values.pop(line.topic, None)
+
 
 _APPLY: dict[type[Any], Callable[[MemoryStore, Any], None]] = {
     ledger.Accepted: MemoryStore._accepted,
@@ -124,4 +132,6 @@ _APPLY: dict[type[Any], Callable[[MemoryStore, Any], None]] = {
     ledger.Ran: MemoryStore._ran,
     ledger.Grouped: MemoryStore._grouped,
     ledger.Ungrouped: MemoryStore._ungrouped,
+    ledger.Valued: MemoryStore._valued,
+    ledger.Unvalued: MemoryStore._unvalued,
 }

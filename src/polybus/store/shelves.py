@@ -27,6 +27,7 @@ class Shelves:
         self.schedule = Shelf("schedule")
         self.run = Shelf("run")
         self.grouping = Shelf("grouping")
+        self.last_value = Shelf("last_value")
         self.by_name: dict[str, Shelf] = {name: getattr(self, name) for name in CODECS}
         # Due times of the runs that are kept, by schedule, in order; and as the transaction leaves them.
         self._due: dict[str, dict[float, None]] = {}
@@ -127,6 +128,12 @@ class Shelves:
     def _ungrouped(self, line: ledger.Ungrouped) -> None:
         self.grouping.remove(line.key)
 
+    def _valued(self, line: ledger.Valued) -> None:
+        self.last_value.put(line.topic, line)
+
+    def _unvalued(self, line: ledger.Unvalued) -> None:
+        self.last_value.remove(line.topic)
+
     # -- opening and asking -------------------------------------------------------------------
 
     def contents(self, entries: dict[str, list[Any]]) -> Contents:
@@ -145,6 +152,7 @@ class Shelves:
             schedules=entries["schedule"],
             groups={group.key: group.state for group in entries["grouping"]},
             dead=len(entries["dead"]),
+            values=entries["last_value"],
         )
 
     def newest_runs(self, key: str, limit: int) -> list[tuple[str, float]]:
@@ -164,4 +172,6 @@ _NOTE: dict[type[Any], Callable[[Shelves, Any], None]] = {
     ledger.Ran: Shelves._ran,
     ledger.Grouped: Shelves._grouped,
     ledger.Ungrouped: Shelves._ungrouped,
+    ledger.Valued: Shelves._valued,
+    ledger.Unvalued: Shelves._unvalued,
 }

@@ -11,9 +11,10 @@ everything as it was and the next one may be tried on the same connection.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -55,7 +56,8 @@ class SqliteStore:
     def load(self) -> Contents:
         self.close()
         try:
-            return self._open()
+            with _without_collector():
+                return self._open()
         except (sqlite3.Error, OSError) as error:
             self.close()
             raise files.translated(error, self.folder) from error
@@ -230,6 +232,19 @@ class SqliteStore:
             return self._ready().execute(text, values).fetchall()
         except sqlite3.Error as error:
             raise files.translated(error, self.folder) from error
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """What is read stays: looking for garbage in it again and again would take longer than reading it."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _open_mark(folder: Path, is_new: bool) -> tuple[Mark, int]:
