@@ -7,6 +7,7 @@ dialect, and sending it again does not run it again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,13 +15,13 @@ import msgspec
 from polybus.core import envelope, flows, scheduling
 from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.durable import addressed, after_written, tell_again, when_accepted
-from polybus.core.envelope import BadEnvelope, JobSpec, Submission
-from polybus.core.intake import BUILT_IN, accept, admit
+from polybus.core.envelope import BadEnvelope, Submission
+from polybus.core.intake import BUILT_IN, accept, admit, governed
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Address, Body, JobOptions, Reason
-from polybus.core.records import Request
+from polybus.core.records import Request, Service
 from polybus.core.requests import withdraw
-from polybus.core.tables import Waiter
+from polybus.core.waiting import Waiter
 
 if TYPE_CHECKING:
     from polybus.core.tables import Tables
@@ -72,7 +73,8 @@ def receive(
     try:
         if serve is None:
             known = ", ".join(sorted((BUILT_IN + name).decode() for name in SERVICES))
-            raise Refused(Reason.REJECTED, f"there is no service {service.decode()}; there are {known}")
+            name = service.decode(errors="replace")
+            raise Refused(Reason.REJECTED, f"there is no service {name}; there are {known}")
         serve(bus, call, body, now)
     except BadEnvelope as error:
         _refuse(bus, call, Reason.BAD_JOB, str(error))
@@ -80,7 +82,7 @@ def receive(
         _refuse(bus, call, error.reason, str(error))
 
 
-def _refuse(bus: Tables, call: Call, reason: Reason, detail: str) -> None:
+def _refuse(bus: Tables, call: Call | Waiter, reason: Reason, detail: str) -> None:
     bus.counters.rejected += 1
     bus.actions.append(Refuse(call.client, call.voice, call.service, call.request_id, reason, detail, []))
 
@@ -115,22 +117,17 @@ def _one_frame(body: Body) -> bytes:
 
 def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
     submission, frames = envelope.read_submission(body)
-    job_id = submission.id.encode() if submission.id else bus.next_token()
+    job_id = submission.id.encode() if submission.id else _new_id(bus, call)
+    if submission.reply == "result" and call.wants_reply:
+        _check_waiters(bus, call)
     if job_id not in bus.desk.known and job_id not in bus.groups:
+        _check_service(submission.service or "")
+        for spec in (*submission.group, *submission.then):
+            _check_service(spec.service)
         if submission.group:
             _accept_group(bus, job_id, submission, now)
         else:
-            assert submission.service is not None
-            then = tuple(map(envelope.write_spec, submission.then))
-            _accept_job(
-                bus,
-                job_id,
-                submission.service,
-                frames,
-                envelope.options_of(submission, then),
-                submission,
-                now,
-            )
+            _accept_job(bus, job_id, submission, frames, now)
     else:
         bus.counters.duplicates += 1
     first = flows.member_id(job_id, 0) if submission.group else job_id
@@ -144,26 +141,41 @@ def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
         when_accepted(bus, _reply(call, {"job": job_id.decode()}), request)
 
 
-def _accept_job(
-    bus: Tables,
-    job_id: bytes,
-    service: str,
-    frames: list[bytes],
-    options: JobOptions,
-    submission: Submission,
-    now: float,
-) -> None:
-    name = service.encode()
-    if name.startswith(BUILT_IN):
-        raise Refused(
-            Reason.BAD_JOB, f"{service} is a service of the broker itself; a job goes to a worker's"
-        )
-    found, (reason, detail) = admit(bus, bus.desk, name, b"", sum(map(len, frames)))
-    if found is None:
+def _new_id(bus: Tables, call: Call) -> bytes:
+    """A job that its client gave no name. What the client sends again, because it heard nothing, is the same
+    request, and so the same job."""
+    if not call.request_id:
+        return bus.next_token()
+    link, identity = call.client
+    who = b"%b%d:%d:%b" % (bus.nonce, link, len(identity), identity)
+    return sha1(who + call.request_id, usedforsecurity=False).hexdigest().encode()
+
+
+def _check_service(name: str) -> None:
+    if name.encode().startswith(BUILT_IN):
+        raise Refused(Reason.BAD_JOB, f"{name} is a service of the broker itself; a job goes to a worker's")
+
+
+def _check_store(bus: Tables, guarantee: bool) -> None:
+    if guarantee and bus.store_trouble:
+        raise Refused(Reason.STORE_UNAVAILABLE, f"it cannot be guaranteed: {bus.store_trouble}")
+
+
+def _admit(bus: Tables, name: str, size: int) -> Service:
+    service, (reason, detail) = admit(bus, bus.desk, name.encode(), b"", size)
+    if service is None:
         raise Refused(reason, detail)
-    if options.guarantee and bus.store_trouble:
-        raise Refused(Reason.STORE_UNAVAILABLE, bus.store_trouble)
-    accept(bus, bus.desk, None, job_id, found, frames, options, now, submission.ttl_s, submission.delay_s)
+    return service
+
+
+def _accept_job(bus: Tables, job_id: bytes, submission: Submission, frames: list[bytes], now: float) -> None:
+    assert submission.service is not None
+    service = _admit(bus, submission.service, sum(map(len, frames)))
+    then = tuple(map(envelope.write_spec, submission.then))
+    options = governed(envelope.options_of(submission, then), service.policy)
+    # What follows is guaranteed by what it follows, so there must be a store for all of it.
+    _check_store(bus, options.guarantee or any(spec.guarantee for spec in submission.then))
+    accept(bus, bus.desk, None, job_id, service, frames, options, now, submission.ttl_s, submission.delay_s)
 
 
 def _accept_group(bus: Tables, job_id: bytes, submission: Submission, now: float) -> None:
@@ -172,49 +184,45 @@ def _accept_group(bus: Tables, job_id: bytes, submission: Submission, now: float
         raise Refused(
             Reason.TOO_LARGE, f"the group has {len(members)} jobs; allowed are {bus.limits.group_size}"
         )
-    guarantee = any(spec.guarantee for spec in (*members, *submission.then))
-    if guarantee and bus.store_trouble:
-        raise Refused(Reason.STORE_UNAVAILABLE, bus.store_trouble)
-    services = []
     # All or none: whether there is room is looked at before the first is accepted.
-    for spec in members:
-        found, (reason, detail) = admit(bus, bus.desk, spec.service.encode(), b"", len(spec.body))
-        if found is None:
-            raise Refused(reason, detail)
-        services.append(found)
+    parts: list[tuple[bytes, Service, bytes, JobOptions]] = []
+    for position, spec in enumerate(members):
+        member = flows.member_id(job_id, position)
+        if member in bus.desk.known or member in bus.groups:
+            raise Refused(Reason.BAD_JOB, f"its member {member.decode()!r} is the id of another job")
+        body = spec.body.encode()
+        service = _admit(bus, spec.service, len(body))
+        parts.append((member, service, body, governed(envelope.options_of(spec, (), job_id), service.policy)))
+    # A group that survives needs members that do.
+    guarantee = any(part[-1].guarantee for part in parts) or any(spec.guarantee for spec in submission.then)
+    _check_store(bus, guarantee)
     then = tuple(map(envelope.write_spec, submission.then))
     flows.open_group(bus, job_id, flows.Group(len(members), guarantee, then))
-    for position, (spec, service) in enumerate(zip(members, services, strict=True)):
-        options = envelope.options_of(_durable_if(spec, guarantee), (), job_id)
-        member = flows.member_id(job_id, position)
-        accept(
-            bus, bus.desk, None, member, service, [spec.body.encode()], options, now, None, submission.delay_s
+    for member, service, body, options in parts:
+        options = msgspec.structs.replace(options, guarantee=guarantee)
+        ttl_s, delay_s = submission.ttl_s, submission.delay_s
+        accept(bus, bus.desk, None, member, service, [body], options, now, ttl_s, delay_s)
+
+
+def _check_waiters(bus: Tables, call: Call) -> None:
+    most = bus.limits.outstanding_per_client
+    if bus.waiters.count_of(call.client) >= most:
+        raise Refused(
+            Reason.TOO_MANY_OUTSTANDING, f"this client waits for {most} jobs; wait for some of them"
         )
-
-
-def _durable_if(spec: JobSpec, guarantee: bool) -> JobSpec:
-    """A group that survives needs members that do."""
-    return msgspec.structs.replace(spec, guarantee=guarantee)
 
 
 def _await(bus: Tables, call: Call, job_id: bytes) -> None:
     known = bus.desk.known.get(job_id)
-    if known is None and job_id not in bus.groups:
-        raise Refused(
-            Reason.UNKNOWN_JOB, f"no job {job_id.decode(errors='replace')!r} is known, or it ended long ago"
-        )
     if known is not None and not isinstance(known, Request):
         word = addressed(known, call.client, call.voice, call.service, call.request_id)
         tell_again(bus, word, known)
         return
-    waiters = bus.waiters.setdefault(job_id, [])
-    waiter = Waiter(call.client, call.voice, call.service, call.request_id)
-    if call.request_id and waiter in waiters:
-        return
-    if bus.waiting_clients >= bus.limits.waiters:
-        raise Refused(Reason.TOO_MANY_OUTSTANDING, f"{bus.limits.waiters} clients wait for jobs; ask later")
-    bus.waiting_clients += 1
-    waiters.append(waiter)
+    _check_waiters(bus, call)
+    bus.waiters.add(job_id, Waiter(call.client, call.voice, call.service, call.request_id))
+    if len(bus.waiters) > bus.limits.waiters:
+        oldest = bus.waiters.take_oldest()
+        _refuse(bus, oldest, Reason.TOO_MANY_OUTSTANDING, f"more than {bus.limits.waiters} wait; ask again")
 
 
 def _result(bus: Tables, call: Call, body: Body, now: float) -> None:

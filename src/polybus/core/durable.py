@@ -138,7 +138,12 @@ def conclude(
             word = GivenUp(**facts, history=request.history, durable=request.durable)
         elif answer is not None and not request.durable:
             answer.kept_for = request.client
-        _keep_outcome(bus, request.client, request.request_id, request.token, word, now)
+        request.client.known[request.request_id] = word
+        group = bus.groups.get(request.options.group)
+        if group is None:
+            keep_outcome(bus, request.client, word, request.token, now)
+        else:
+            group.kept.append((request.client, word, request.token, now))
     elif answer is not None:
         keep(bus, request.client, answer, now)
     elif refusal is not None:
@@ -183,8 +188,7 @@ def _tell(bus: Tables, request: Request, word: Answer | Refuse) -> None:
 
 def tell_waiters(bus: Tables, job_id: bytes, word: Answer | Refuse, durable: bool) -> None:
     """Let everybody know who asked for the outcome of a job."""
-    for waiter in bus.waiters.pop(job_id, ()):
-        bus.waiting_clients -= 1
+    for waiter in bus.waiters.take(job_id):
         told = addressed(word, waiter.client, waiter.voice, waiter.service, waiter.request_id)
         if durable:
             after_written(bus, told)
@@ -228,16 +232,14 @@ def remember(bus: Tables, job_id: bytes, word: Answer | Refuse, guarantee: bool,
         word.kept_for = bus.desk
     if isinstance(word, Refuse):
         word = GivenUp(**msgspec.structs.asdict(word), durable=guarantee)
-    _keep_outcome(bus, bus.desk, job_id, token, word, now)
+    bus.desk.known[job_id] = word
+    keep_outcome(bus, bus.desk, word, token, now)
 
 
-def _keep_outcome(
-    bus: Tables, client: Client, request_id: bytes, token: bytes, word: Answer | Refuse, now: float
-) -> None:
+def keep_outcome(bus: Tables, client: Client, word: Answer | Refuse, token: bytes, now: float) -> None:
     """Keep an outcome much longer than a plain answer: for its client, or for whoever knows the job's id."""
     size = body_size(word.body) + KEPT_OVERHEAD_BYTES
-    client.known[request_id] = word
-    bus.outcomes.append((now, client, request_id, token, size))
+    bus.outcomes.append((now, client, word.request_id, token, size, word))
     bus.outcomes_bytes += size
     limits = bus.limits
     if (
@@ -256,13 +258,13 @@ def forget_outcomes(bus: Tables, now: float) -> None:
         or len(bus.outcomes) > limits.outcomes_count
         or bus.outcomes_bytes > limits.outcomes_bytes
     ):
-        _, client, request_id, token, size = bus.outcomes.popleft()
+        _, client, request_id, token, size, word = bus.outcomes.popleft()
         bus.outcomes_bytes -= size
-        known = client.known.get(request_id)
-        if known is not None and not isinstance(known, Request):
+        # If it was revived since, then this is not its outcome any more, here or on disk.
+        if client.known.get(request_id) is word:
             del client.known[request_id]
+            tokens.append(token)
             if client is not bus.desk:
                 release_client(bus, client)
-        tokens.append(token)
     if tokens and bus.store_trouble != NO_STORE:
         bus.lines.append(ledger.Forgotten(tuple(tokens)))

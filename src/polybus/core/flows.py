@@ -13,11 +13,12 @@ from msgspec import Struct
 
 from polybus.core import envelope, ledger
 from polybus.core.actions import Answer, Refuse
-from polybus.core.durable import remember, tell_waiters
-from polybus.core.intake import accept
+from polybus.core.durable import keep_outcome, remember, tell_waiters
+from polybus.core.intake import accept, governed
 from polybus.core.lifecycle import ANSWER
 from polybus.core.model import Body, Reason, Request
 from polybus.core.requests import end
+from polybus.core.tables import NO_STORE
 
 if TYPE_CHECKING:
     from polybus.core.tables import Tables
@@ -31,8 +32,10 @@ class Group(Struct):
     size: int
     guarantee: bool
     then: tuple[bytes, ...] = ()
-    # Not written down: counted again after a restart.
+    # Not written down, but found again after a restart: how many have not ended, and the outcomes of the
+    # others, which nobody forgets before the group has them all (arguments of `durable.keep_outcome`).
     missing: int = 0
+    kept: list[Any] = []
 
 
 _GROUP: Final = msgspec.msgpack.Decoder(Group)
@@ -49,43 +52,61 @@ def follow(bus: Tables, request: Request, body: Body, now: float) -> bool:
     """Accept the job that follows a finished one, under the same id; False if none does."""
     if not request.options.then:
         return False
-    spec = envelope.read_spec(request.options.then[0])
-    service = bus.service(spec.service.encode())
-    if service is None:
-        return False
-    frames = envelope.with_result(spec.body, [bytes(frame) for frame in body])
-    options = envelope.options_of(spec, request.options.then[1:], request.options.group)
+    then, group = request.options.then, request.options.group
     # The step ends without a word to anybody; what the job comes to is not known yet.
     step = msgspec.structs.replace(request.options, then=(), group=b"", reply_requested=False)
     request.options = step
     request_id, request.request_id = request.request_id, b""
-    client = request.client
-    client.known.pop(request_id, None)
-    client.known[request.token] = request
+    request.client.known[request.token] = request
+    _accept_next(bus, request_id, then, group, request.durable, body, now)
     end(bus, request, ANSWER, None, "", [], now)
-    accept(bus, client, request.voice, request_id, service, frames, options, now)
     return True
+
+
+def _accept_next(
+    bus: Tables, job_id: bytes, then: tuple[bytes, ...], group: bytes, durable: bool, body: Body, now: float
+) -> None:
+    """Accept the first of the jobs that follow. It was promised: no limit refuses it, nor does a sick disk."""
+    spec = envelope.read_spec(then[0])
+    name = spec.service.encode()
+    service = bus.service(name) or bus.extra_service(name)
+    options = governed(envelope.options_of(spec, then[1:], group), service.policy)
+    # What follows a guaranteed job is guaranteed, too; without a store nothing is.
+    guarantee = (durable or options.guarantee) and bus.store_trouble != NO_STORE
+    options = msgspec.structs.replace(options, guarantee=guarantee)
+    frames = envelope.with_result(spec.body, [bytes(frame) for frame in body])
+    accept(bus, bus.desk, None, job_id, service, frames, options, now, promised=True)
 
 
 # -- groups -----------------------------------------------------------------------------------
 
 
 def open_group(bus: Tables, key: bytes, group: Group) -> None:
-    group.missing = group.size
     bus.groups[key] = group
     if group.guarantee and not bus.store_trouble:
         bus.lines.append(ledger.Grouped(key, msgspec.msgpack.encode(group)))
+    group.missing = group.size
 
 
-def restore_group(bus: Tables, key: bytes, state: bytes, now: float) -> None:
-    group = _GROUP.decode(state)
+def reopen_group(bus: Tables, key: bytes, state: bytes) -> None:
+    """A group that was not closed when the broker died. Its members follow, then `count_members`."""
+    bus.groups[key] = _GROUP.decode(state)
+
+
+def count_members(bus: Tables, key: bytes, now: float) -> None:
+    group = bus.groups[key]
     known = bus.desk.known
     group.missing = sum(
         isinstance(known.get(member_id(key, position)), Request) for position in range(group.size)
     )
-    bus.groups[key] = group
     if not group.missing:
         _close(bus, key, group, now)
+
+
+def member_revived(bus: Tables, key: bytes) -> None:
+    """A member that had failed is tried again: if its group has not ended, it waits for it once more."""
+    if key in bus.groups:
+        bus.groups[key].missing += 1
 
 
 def member_ended(bus: Tables, request: Request, now: float) -> None:
@@ -102,20 +123,16 @@ def _close(bus: Tables, key: bytes, group: Group, now: float) -> None:
     del bus.groups[key]
     if group.guarantee:
         bus.lines.append(ledger.Ungrouped(key))
+    for kept in group.kept:
+        keep_outcome(bus, *kept)
     results, failed = _results(bus, key, group.size)
     body = [b"[%b]" % b",".join(results)]
     if failed:
         detail = f"{len(failed)} of {group.size} jobs failed; the first: {failed[0]}"
         word: Answer | Refuse = Refuse(bus.desk.address, None, SERVICE, key, Reason.GROUP_FAILED, detail, [])
     elif group.then:
-        spec = envelope.read_spec(group.then[0])
-        service = bus.service(spec.service.encode())
-        if service is not None:
-            options = envelope.options_of(spec, group.then[1:])
-            frames = envelope.with_result(spec.body, body)
-            accept(bus, bus.desk, None, key, service, frames, options, now)
-            return
-        word = Refuse(bus.desk.address, None, SERVICE, key, Reason.TOO_MANY_SERVICES, spec.service, [])
+        _accept_next(bus, key, group.then, b"", group.guarantee, body, now)
+        return
     else:
         word = Answer(bus.desk.address, None, SERVICE, key, body)
     remember(bus, key, word, group.guarantee, now)

@@ -131,9 +131,7 @@ def _accept_special(
     receipt: bool,
 ) -> None:
     """A request that asks for something, or whose queue has rules."""
-    rule = service.policy
-    if rule is not None:
-        options = governed(options, rule)
+    options = governed(options, service.policy)
     if options.guarantee and bus.store_trouble:
         reason = Reason.STORE_UNAVAILABLE
         detail = f"it cannot be guaranteed: {bus.store_trouble}"
@@ -142,8 +140,10 @@ def _accept_special(
     accept(bus, client, voice, request_id, service, body, options, now, ttl_s, receipt=receipt)
 
 
-def governed(options: JobOptions, rule: QueuePolicy) -> JobOptions:
+def governed(options: JobOptions, rule: QueuePolicy | None) -> JobOptions:
     """What a client asked for, and what its queue's rule adds to that."""
+    if rule is None:
+        return options
     return structs.replace(
         options,
         guarantee=options.guarantee or rule.guarantee,

@@ -102,7 +102,7 @@ def on_part(bus: Tables, event: events.Part, now: float) -> None:
     request.state = PART[request.state]
     if request.client is bus.desk:
         # A job belongs to nobody: those are told who wait for it.
-        for waiter in bus.waiters.get(request.request_id, ()):
+        for waiter in bus.waiters.of(request.request_id):
             address, service, request_id = waiter.client, waiter.service, waiter.request_id
             bus.actions.append(Stream(address, waiter.voice, service, request_id, event.body))
     else:
@@ -178,9 +178,13 @@ def on_cancel(bus: Tables, event: events.Cancel, now: float) -> None:
     request = client.known.get(event.request_id) if client else None
     if isinstance(request, Request):
         withdraw(bus, request, "its client withdrew it", now)
+    elif event.request_id:
+        # It may have asked for the outcome of a job, which goes on.
+        bus.waiters.forget(event.client, event.request_id)
 
 
 def on_client_gone(bus: Tables, event: events.ClientGone, now: float) -> None:
+    bus.waiters.forget_all(event.client)
     client = bus.clients.get(event.client)
     for request in list(client.outstanding.values()) if client else ():
         # Should it come back and ask again, it is answered again.

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from polybus.core import attempts, flows, ledger, scheduling
 from polybus.core.actions import Answer, Refuse
 from polybus.core.dispatching import flow
+from polybus.core.durable import keep_outcome
 from polybus.core.lifecycle import ORPHAN, QUEUE, WAIT
 from polybus.core.model import Reason
 from polybus.core.records import Client, new_request
-from polybus.core.replies import KEPT_OVERHEAD_BYTES, body_size
+from polybus.core.replies import body_size
 from polybus.core.tables import DESK
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ NO_LINK = -2
 def restore(bus: Bus, contents: ledger.Contents, silent: Any, now: float) -> None:
     """Fill an empty bus. `silent` is the voice for clients that can no longer be spoken to."""
     links = {name: number for number, name in bus.link_names.items()}
+    for key, state in contents.groups.items():
+        flows.reopen_group(bus, key, state)
     for outcome in contents.outcomes:
-        _restore_outcome(bus, outcome, links, silent, now)
+        _restore_outcome(bus, outcome, links, silent)
     for entry in contents.jobs:
         _restore_job(bus, entry, links, silent, now)
-    for key, state in contents.groups.items():
-        flows.restore_group(bus, key, state, now)
+    for key in contents.groups:
+        flows.count_members(bus, key, now)
     scheduling.restore(bus, contents.schedules, now)
     for service in bus.services.values():
         flow(bus, service, now)
@@ -49,9 +52,7 @@ def _client(bus: Bus, link: str, identity: bytes, links: dict[str, int]) -> Clie
     return client
 
 
-def _restore_outcome(
-    bus: Bus, outcome: ledger.Outcome, links: dict[str, int], silent: Any, now: float
-) -> None:
+def _restore_outcome(bus: Bus, outcome: ledger.Outcome, links: dict[str, int], silent: Any) -> None:
     client = _client(bus, outcome.link, outcome.identity, links)
     word: Answer | Refuse
     if outcome.reason:
@@ -64,10 +65,13 @@ def _restore_outcome(
         )
     else:
         word = Answer(client.address, silent, outcome.service, outcome.request_id, outcome.body)
-    size = body_size(outcome.body) + KEPT_OVERHEAD_BYTES
     client.known[outcome.request_id] = word
-    bus.outcomes.append((outcome.at - bus.wall_offset, client, outcome.request_id, outcome.token, size))
-    bus.outcomes_bytes += size
+    kept = (client, word, outcome.token, outcome.at - bus.wall_offset)
+    group = bus.groups.get(outcome.request_id.rpartition(b"/")[0]) if client is bus.desk else None
+    if group is None:
+        keep_outcome(bus, *kept)
+    else:
+        group.kept.append(kept)
 
 
 def _restore_job(bus: Bus, entry: ledger.JobEntry, links: dict[str, int], silent: Any, now: float) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from polybus.core.durable import note_accepted
+from polybus.core.flows import member_revived
 from polybus.core.intake import admit
 from polybus.core.ledger import REVIVED, Attempt, DeadLetter
 from polybus.core.model import Reason
@@ -46,6 +47,7 @@ def revive(bus: Tables, letter: DeadLetter, now: float) -> tuple[Request | None,
     mark = Attempt(0, bus.wall_at(now), "", REVIVED, "an operator queued it again")
     request.history = (*entry.history, mark)
     bus.desk.known[job_id] = request
+    member_revived(bus, options.group)
     bus.desk.unanswered += 1
     bus.patient[request.token] = request
     bus.held_bytes += size

@@ -24,9 +24,9 @@ cdef class Tables:
     cdef public object actions
     cdef public str store_trouble
     cdef public list lines, policies
-    cdef public Py_ssize_t batch, written, outcomes_bytes, waiting_clients
-    cdef public object held, outcomes, desk, retrying, follow, member_ended, serve
+    cdef public Py_ssize_t batch, written, outcomes_bytes
+    cdef public object held, outcomes, desk, retrying, follow, member_ended, serve, waiters
     cdef public double wall_offset, outcomes_age_s
-    cdef public dict link_names, voices, waiters, groups
+    cdef public dict link_names, voices, groups
     @cython.locals(sequence=Py_ssize_t, low=Py_ssize_t)
     cpdef bytes next_token(self)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from msgspec import Struct
-
 from polybus.core.actions import Answer, Observed, Refuse
 from polybus.core.ledger import Line
 from polybus.core.lifecycle import BusState
@@ -30,6 +28,7 @@ from polybus.core.model import (
 )
 from polybus.core.records import Alarm
 from polybus.core.timers import Timers
+from polybus.core.waiting import Waiters
 
 # The longest time between two ticks, and while requests wait whose default time may run out.
 IDLE_TICK_S: Final = 1.0
@@ -38,15 +37,6 @@ BUSY_TICK_S: Final = 0.1
 DESK: Final[Address] = (-1, b"jobs")
 NO_STORE: Final = "this broker has no store; turn it on with jobs.store = true and a data directory"
 _LOW: Final = tuple(b"%02x" % low for low in range(256))
-
-
-class Waiter(Struct, frozen=True):
-    """Somebody who wants to know how a job ends."""
-
-    client: Address
-    voice: Any
-    service: bytes
-    request_id: bytes
 
 
 class Counters:
@@ -148,8 +138,8 @@ class Tables:
         self.written = 0
         # What waits for a batch to be on disk: requests to be released, and actions.
         self.held: deque[tuple[int, Request | None, Any]] = deque()
-        # Outcomes of guaranteed requests, the oldest first: since when, whose, and which.
-        self.outcomes: deque[tuple[float, Client, bytes, bytes, int]] = deque()
+        # Outcomes of guaranteed requests, the oldest first: since when, whose, its id, token, size, and itself.
+        self.outcomes: deque[tuple[float, Client, bytes, bytes, int, Answer | Refuse]] = deque()
         self.outcomes_bytes = 0
         self.outcomes_age_s = 86_400.0
         # Wall-clock time minus ours; the server keeps it right.
@@ -161,8 +151,7 @@ class Tables:
         self.retrying = Retrying()
         # -- jobs by their own id (`desk`) --
         self.desk = Client(DESK)
-        self.waiters: dict[bytes, list[Waiter]] = {}
-        self.waiting_clients = 0
+        self.waiters = Waiters()
         self.groups: dict[bytes, Any] = {}
         # Set by `bus`, which knows the modules that this one must not: what becomes of a job that others
         # follow (whether it goes on), calls of the broker's own services, and the end of a group's member.

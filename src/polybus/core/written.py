@@ -67,8 +67,7 @@ def _unmake(bus: Tables, request: Request, detail: str, told: set[tuple[Address,
         job_id = request.options.group
         if bus.groups.pop(job_id, None) is not None:
             bus.lines.append(Ungrouped(job_id))
-    for waiter in bus.waiters.pop(job_id, ()):
-        bus.waiting_clients -= 1
+    for waiter in bus.waiters.take(job_id):
         _say_no(bus, waiter.client, waiter.voice, waiter.service, waiter.request_id, detail, told)
 
 

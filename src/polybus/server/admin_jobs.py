@@ -166,7 +166,7 @@ class JobDesk:
 
     def _ended_token(self, name: str) -> bytes:
         """The token of an ended job that a client or an operator names, newest first."""
-        for _, _, request_id, token, _ in reversed(self._bus.outcomes):
+        for _, _, request_id, token, _, _ in reversed(self._bus.outcomes):
             if request_id and peer_name((0, request_id)) == name:
                 return token
         return name.encode()

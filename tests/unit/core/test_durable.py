@@ -34,8 +34,7 @@ def left(stage: LedgerStage) -> dict[str, object]:
         "outcomes": list(bus.outcomes),
         "replies": list(bus.replies),
         "groups": dict(bus.groups),
-        "waiters": dict(bus.waiters),
-        "waiting_clients": bus.waiting_clients,
+        "waiters": len(bus.waiters),
         "alarms": dict(bus.alarms._slots),
         "expiries": dict(bus.expiries._slots),
     }
@@ -51,8 +50,7 @@ NOTHING = {
     "outcomes": [],
     "replies": [],
     "groups": {},
-    "waiters": {},
-    "waiting_clients": 0,
+    "waiters": 0,
     "alarms": {},
     "expiries": {},
 }
