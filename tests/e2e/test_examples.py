@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +19,14 @@ RUN_S = 40.0
 
 
 class Example(NamedTuple):
-    """Arguments of a run, what it prints, and the greeting service that it needs, by its dialect."""
+    """Arguments of a run, what it prints, and what it needs: the greeting service, by its dialect, or
+    workers for its own jobs, by a queue that they serve."""
 
     file: str
     arguments: tuple[str, ...] = ()
     prints: tuple[str, ...] = ()
     service: str = ""
+    queue: str = ""
 
 
 EXAMPLES = (
@@ -55,6 +58,36 @@ EXAMPLES = (
     Example(
         "async_client.py", (), ("20 answers, the last one CALL 19", "at the same time", "a-b-c", "given up")
     ),
+    Example(
+        "jobs.py",
+        (),
+        (
+            "sent 'hello' to ada@example.org",
+            "Invoice(number=7, due=datetime.date(2026, 3, 1))",
+            "fetched example.org at attempt 2",
+            "failed after 1 attempt: ValueError: no money for 100",
+            *["sent 'invoice 7' to bob@example.org"] * 3,
+            "waiting, then cancelled: True",
+            "JobCancelled",
+            "1000 on disk, the last one: sent 'news' to 999@example.org",
+        ),
+        queue="email",
+    ),
+    Example(
+        "flows.py",
+        (),
+        (
+            "chain: 30",
+            "group: [3, 2, 1]",
+            "group and then: 6",
+            "and so on: 600",
+            *(f"progress: page {page} of 3" for page in (1, 2, 3)),
+            "progress: converted",
+            "scheduled: example removed: True",
+            "asyncio: ['waited', 'waited', 'waited', 'waited', 'waited']",
+        ),
+        queue="default",
+    ),
 )
 # Runs beside the others.
 SERVICE = "hello_service.py"
@@ -80,6 +113,10 @@ def test_every_example_has_an_expectation() -> None:
     "example", EXAMPLES, ids=lambda example: " ".join((example.file, *example.arguments))
 )
 def test_example(example: Example, places: dict[str, str], tmp_path: Path) -> None:
+    if example.queue:
+        with working(example, places):
+            assert run(example, places, tmp_path) == list(example.prints)
+        return
     if not example.service:
         assert run(example, places, tmp_path) == list(example.prints)
         return
@@ -92,6 +129,18 @@ def test_example(example: Example, places: dict[str, str], tmp_path: Path) -> No
         assert service.end() == 0
         assert service.lines[0] == "serving hello"
         assert service.lines[-1] == f"handled {requests}"
+
+
+@contextmanager
+def working(example: Example, places: dict[str, str]) -> Iterator[None]:
+    """Workers for the jobs of an example, until they are done."""
+    command = [sys.executable, "-m", "polybus", "worker", f"{Path(example.file).stem}:bus", "-c", "1"]
+    with AdminClient(places[ADMIN]) as admin, Program(command, FOLDER, environment(places)) as worker:
+        worker.wait_for(lambda line: line.startswith("ready "))
+        yield
+        worker.ask_to_end()
+        assert worker.end() == 0
+        wait_until(lambda: not any(row["workers"] for row in admin.ask("services")))
 
 
 def run(example: Example, places: dict[str, str], folder: Path) -> list[str]:

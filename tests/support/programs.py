@@ -60,6 +60,9 @@ class Program:
         assert line is not None, self.lines
         return line
 
+    def ask_to_end(self) -> None:
+        self._process.terminate()
+
     def end(self, timeout_s: float = WAIT_S) -> int:
         """Wait for the end by itself; the exit status."""
         status = self._process.wait(timeout_s)
