@@ -26,8 +26,8 @@ from polybus.client.questions import Question
 from polybus.core import actions as act
 from polybus.core import events, scheduling
 from polybus.core.bus import Bus as Core
-from polybus.core.model import Heartbeat, QueuePolicy, Reason, Request
-from polybus.dialects.crossing import error_body
+from polybus.core.model import Heartbeat, QueuePolicy, Request
+from polybus.dialects.crossing import error_body, read_error
 from polybus.errors import RequestFailed, RequestTimeout
 from polybus.runtime.pipe import Order
 from polybus.store.memory import MemoryStore
@@ -48,7 +48,6 @@ PATIENCE_S: Final = 86_400.0
 # The core's timers are coarse; the clock goes at least so far at a time, or it might stand still before one.
 STEP_S: Final = 0.001
 
-_REASONS: Final = {"timeout": Reason.TIMEOUT, "rejected": Reason.REJECTED}
 # Whether this code runs inside a job, whose bus is locked already, by the thread that runs it.
 _inside: Final[ContextVar[bool]] = ContextVar("polybus_testing_inside", default=False)
 
@@ -283,13 +282,11 @@ class MemoryBus:
             self._running.pop()
         if running.is_for_the_test(run.error):
             raise run.error
-        self._report(token, running.settle(run, outcome), outcome[1])
-
-    def _report(self, token: bytes, settled: tuple[str, str], body: bytes) -> None:
-        """What the dialect of a polybus worker makes of a report."""
-        word, detail = settled
-        if word == "done":
-            self._happen(events.Result(WORKER, token, [body]))
+        running.settle(run, outcome)
+        # What the dialect of a polybus worker makes of a report.
+        report = [outcome[1]]
+        error = read_error(report)
+        if error is None:
+            self._happen(events.Result(WORKER, token, report))
         else:
-            reason = _REASONS.get(word, Reason.FAILED)
-            self._happen(events.Failure(WORKER, token, detail, [body], reason))
+            self._happen(events.Failure(WORKER, token, error, report))

@@ -134,16 +134,14 @@ def is_for_the_test(error: BaseException | None) -> TypeGuard[BaseException]:
     return error is not None and not isinstance(error, ordinary)
 
 
-def settle(run: Run, outcome: Outcome) -> tuple[str, str]:
-    """Note what came of a run; its short word, and the sentence if it failed."""
+def settle(run: Run, outcome: Outcome) -> None:
+    """Note what came of a run."""
     kind, body = outcome
-    if kind is not Kind.FAILED:
+    if kind is Kind.FAILED:
+        run.outcome = msgspec.json.decode(body, type=dict[str, str])["error"]
+    else:
         run.outcome = "done"
         run.result = msgspec.json.decode(body) if body else None
-        return run.outcome, ""
-    failure = msgspec.json.decode(body, type=dict[str, str])
-    run.outcome = failure["error"]
-    return run.outcome, failure.get("detail", "")
 
 
 def _in_thread(function: Callable[[], Any]) -> Any:
