@@ -87,7 +87,8 @@ class Child:
         """Wait for orders and run them; False when the supervisor is gone or this process is to end."""
         try:
             self._idle = True
-            data = self._pipe.recv(READ_BYTES)
+            # From here on a signal raises; one that came before has only left a word.
+            data = b"" if self._ending else self._pipe.recv(READ_BYTES)
             self._idle = False
         except _Ended:
             return False
