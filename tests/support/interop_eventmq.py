@@ -48,10 +48,11 @@ class EventMQ:
         options = {"SCHEDULER_ADDR": address, "REDIS_STARTUP_ERROR_HARD_KILL": "false"}
         return self._script("emq-scheduler", "scheduler", options)
 
-    def router(self) -> tuple[Process, dict[str, str]]:
+    def router(self, addresses: dict[str, str] | None = None) -> tuple[Process, dict[str, str]]:
         """EventMQ's own broker, and the addresses of its clients, workers and administrators."""
-        ports = steady_ports(("clients", "workers", "admin"))
-        addresses = {name: f"tcp://127.0.0.1:{port}" for name, port in ports.items()}
+        if addresses is None:
+            ports = steady_ports(("clients", "workers", "admin"))
+            addresses = {name: f"tcp://127.0.0.1:{port}" for name, port in ports.items()}
         options = {
             "FRONTEND_ADDR": addresses["clients"],
             "BACKEND_ADDR": addresses["workers"],

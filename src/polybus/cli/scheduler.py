@@ -51,6 +51,16 @@ def scheduler(
             "them, or none.",
         ),
     ] = Missed.late,
+    heartbeat: Annotated[
+        float,
+        typer.Option(
+            "--heartbeat",
+            min=0.1,
+            max=3600,
+            metavar="SECONDS",
+            help="How often to show the router that we live; it is lost after five times as long.",
+        ),
+    ] = 3.0,
     json_: Json = False,
 ) -> None:
     """Keep schedules for an eMQP router: EventMQ's own, or a polybus broker.
@@ -78,6 +88,7 @@ def scheduler(
         component = Scheduler(
             keeper,
             _address(broker, data_dir),
+            beat_s=heartbeat,
             log=log,
             on_ready=lambda: _announce(component.endpoint, len(keeper.schedules), json_),
         )

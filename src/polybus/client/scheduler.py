@@ -34,6 +34,8 @@ LOOK_EVERY_S: Final = 1.0
 # A conversation that ends as soon as it begins is begun again no faster than this.
 RESTART_S: Final = 0.05
 MAX_RESTART_S: Final = 2.0
+# A router that was silent for so many beats is lost: 15 s unless said otherwise, as with workers.
+SILENT_BEATS: Final = TIMEOUT_S * LIVENESS / BEAT_S
 # How long the goodbye may take.
 LINGER_S: Final = 0.2
 
@@ -58,12 +60,10 @@ class SchedulerSession(WorkerSession):
 
     dialect = "emqp"
 
-    def __init__(
-        self, wall: Callable[[], float], beat_s: float = BEAT_S, dead_after_s: float = TIMEOUT_S * LIVENESS
-    ) -> None:
+    def __init__(self, wall: Callable[[], float], beat_s: float = BEAT_S) -> None:
         super().__init__()
         self.beat_s = beat_s
-        self.dead_after_s = dead_after_s
+        self.dead_after_s = beat_s * SILENT_BEATS
         self._wall = wall
         self._prefix = os.urandom(6).hex().encode()
         self._numbers = count(1)
@@ -128,6 +128,7 @@ class Scheduler:
         keeper: Keeper,
         address: str | None = None,
         *,
+        beat_s: float = BEAT_S,
         log: Callable[[str], None] = lambda text: None,
         on_ready: Callable[[], None] = lambda: None,
         wall: Callable[[], float] = time.time,
@@ -138,7 +139,7 @@ class Scheduler:
         self._log = log
         self._on_ready = on_ready
         self._wall = wall
-        self.session: Final = SchedulerSession(wall)
+        self.session: Final = SchedulerSession(wall, beat_s)
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
@@ -178,7 +179,8 @@ class Scheduler:
             if index == 0:
                 for event in self.session.receive(frames, now):
                     self._obey(event, now)
-            elif self._lines.reconnected(index, frames) is not None:
+            elif self._lines.reconnected(index, frames) is not None or self._lines.is_cut(0):
+                # At once, not when the router is back: what is due until then must not be sent into the void.
                 self._end("the connection was cut", now)
         self._grant_wishes()
         if self._again_at is not None:

@@ -37,8 +37,8 @@ class Client:
     def delay(self, function, args):
         return getattr(emq_jobs, function).delay(*args)
 
-    def schedule(self, func, interval_secs, args):
-        return jobs.schedule(func, interval_secs=interval_secs, args=args)
+    def schedule(self, func, args, **details):
+        return jobs.schedule(func, args=args, **details)
 
     def unschedule(self, func, args):
         # jobs.unschedule connects its socket twice and fails in EventMQ itself; this is what it calls.
