@@ -82,19 +82,19 @@ def alone(folder: Path, at_once: int, body_bytes: int, seconds: float) -> str:
     store = SqliteStore(folder)
     store.load()
     commits = lines = 0
-    began, cpu, longest = time.perf_counter(), time.thread_time(), 0.0
+    spent = cpu = longest = 0.0
     source = transactions(Jobs(body_bytes), at_once)
-    spent = 0.0
+    began = time.perf_counter()
     while time.perf_counter() - began < seconds:
         batch = next(source)
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.thread_time()
         store.write(batch)
         took = time.perf_counter() - start
+        cpu += time.thread_time() - start_cpu
         spent += took
         longest = max(longest, took)
         commits += 1
         lines += len(batch)
-    cpu = time.thread_time() - cpu
     store.close()
     jobs = commits * at_once
     return (

@@ -28,8 +28,8 @@ from polybus.store.shelf import CHECKSUM_BITS
 from polybus.store.shelves import Shelves
 from polybus.store.verify import Meta, pack_meta
 
-# Rows of one statement: large ones for throughput, small ones for what is left over.
-_AT_ONCE: Final = (256, 32, 4, 1)
+# Rows of one statement: few sizes, because each is prepared once for every table and then kept.
+_AT_ONCE: Final = (1, 4, 16, 64, 256)
 _COLUMNS: Final = 3
 # Rows looked at in one query while searching dead letters.
 _PAGE_ROWS: Final = 256
@@ -159,13 +159,13 @@ class SqliteStore:
         for shelf in self._shelves.changed():
             deleted, rows = shelf.changes()
             _in_batches(db, "delete", shelf.name, deleted, 1)
-            _in_batches(db, "replace", shelf.name, rows, _COLUMNS)
+            _in_batches(db, "put", shelf.name, rows, _COLUMNS)
         self._put_meta(db)
         db.execute("COMMIT")
 
     def _put_meta(self, db: sqlite3.Connection) -> None:
         meta = Meta(sql.version(), self.commit + 1, self._shelves.sums())
-        db.execute(sql.query("replace", "meta", 1), pack_meta(meta))
+        db.execute(sql.query("put", "meta", 1), pack_meta(meta))
 
     def _undo(self, db: sqlite3.Connection) -> None:
         self._shelves.forget()
@@ -269,9 +269,12 @@ def _open_mark(folder: Path, is_new: bool) -> tuple[Mark, int]:
 
 
 def _in_batches(db: sqlite3.Connection, name: str, table: str, values: list[Any], width: int) -> None:
-    at, left = 0, len(values) // width
-    for size in _AT_ONCE:
-        while left >= size:
-            step = size * width
-            db.execute(sql.query(name, table, size), values[at : at + step])
-            at, left = at + step, left - size
+    """As few statements as possible: places that are left over in the last one are empty."""
+    at = 0
+    while at < len(values):
+        left = (len(values) - at) // width
+        size = next((size for size in _AT_ONCE if size >= left), _AT_ONCE[-1])
+        part = values[at : at + size * width]
+        at += len(part)
+        part += [None] * (size * width - len(part))
+        db.execute(sql.query(name, table, size), part)

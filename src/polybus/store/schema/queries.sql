@@ -1,10 +1,9 @@
 -- Named queries. {table} is one of the tables of the schema, {rows} and {numbers} are as many places for
--- values as are written at once.
+-- values as are written at once; places that are not needed are NULL.
 
 -- name: put
-INSERT INTO {table} (id, payload, crc) VALUES {rows}
--- name: replace
-INSERT OR REPLACE INTO {table} (id, payload, crc) VALUES {rows}
+INSERT OR REPLACE INTO {table} (id, payload, crc)
+SELECT column1, column2, column3 FROM (VALUES {rows}) WHERE column1 IS NOT NULL
 -- name: delete
 DELETE FROM {table} WHERE id IN ({numbers})
 -- name: all
