@@ -96,6 +96,8 @@ class Bus:
 
     def worker(self, *, credit: int = DEFAULT_CREDIT) -> Worker:
         """A worker for all services of this bus."""
+        if self.jobs and not self.services:
+            raise ConfigError("this bus has jobs and no services; 'polybus worker module:bus' runs its jobs")
         return Worker(self.services, self.address, self.dialect, credit=credit, weights=self.weights)
 
     def run(self, *, credit: int = DEFAULT_CREDIT) -> None:

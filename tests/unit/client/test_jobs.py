@@ -123,6 +123,11 @@ def test_queues_in_order(bus: Bus, send: Job[Any, str, str]) -> None:
     assert bus.queues == ["email", "default"]
 
 
+def test_jobs_are_run_by_another_command(bus: Bus, send: Job[Any, str, str]) -> None:
+    with pytest.raises(ConfigError, match="polybus worker"):
+        bus.run()
+
+
 def test_hooks(bus: Bus) -> None:
     def hook() -> None: ...
 
