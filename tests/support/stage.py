@@ -337,7 +337,8 @@ class LedgerStage(Stage):
     def facts(self, job_id: str) -> dict[str, Any]:
         """What `polybus.job` says."""
         self.call("asker", f"facts {job_id}", "job", job_id.encode())
-        answer = self.one(act.Answer)
+        answer = self.taken.pop()
+        assert isinstance(answer, act.Answer), answer
         assert answer.client == client("asker"), answer
         facts: dict[str, Any] = msgspec.json.decode(answer.body[0])
         return facts

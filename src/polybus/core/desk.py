@@ -208,7 +208,7 @@ def _check_waiters(bus: Tables, call: Call) -> None:
     most = bus.limits.outstanding_per_client
     if bus.waiters.count_of(call.client) >= most:
         raise Refused(
-            Reason.TOO_MANY_OUTSTANDING, f"this client waits for {most} jobs; wait for some of them"
+            Reason.TOO_MANY_OUTSTANDING, f"this client waits for {most} jobs; wait for some"
         )
 
 

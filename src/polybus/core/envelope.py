@@ -66,7 +66,7 @@ def read_submission(body: list[Any]) -> tuple[Submission, list[bytes]]:
         raise BadEnvelope(f"the JSON has {len(head)} bytes; allowed are {MAX_HEAD_BYTES}")
     try:
         submission = _SUBMISSION.decode(head)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadEnvelope(f"the first line is no job in JSON: {error}") from None
     if bool(submission.group) == (submission.service is not None):
         raise BadEnvelope("name either a 'service' or a 'group' of jobs")
@@ -105,7 +105,15 @@ def with_result(body: str, result: list[bytes]) -> list[bytes]:
         job = message[1]
         value = msgspec.json.decode(before) if before else None
         job["args"] = [value, *job.get("args", ())]
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError):
+        return [msgspec.json.encode(message)]
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         # No job message, or a result that is no JSON: then the body says all there is to say.
         return [body.encode()]
-    return [msgspec.json.encode(message)]

@@ -66,7 +66,7 @@ def follow(bus: Tables, request: Request, body: Body, now: float) -> bool:
 def _accept_next(
     bus: Tables, job_id: bytes, then: tuple[bytes, ...], group: bytes, durable: bool, body: Body, now: float
 ) -> None:
-    """Accept the first of the jobs that follow. It was promised: no limit refuses it, nor does a sick disk."""
+    """Accept the first of the jobs that follow. It was promised: no limit and no sick disk refuses it."""
     spec = envelope.read_spec(then[0])
     name = spec.service.encode()
     service = bus.service(name) or bus.extra_service(name)
@@ -158,6 +158,6 @@ def _as_json(body: Body) -> bytes:
     data = b"".join(bytes(frame) for frame in body)
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return msgspec.json.encode(data.decode(errors="replace")) if data else b"null"
     return data

@@ -138,7 +138,7 @@ class Tables:
         self.written = 0
         # What waits for a batch to be on disk: requests to be released, and actions.
         self.held: deque[tuple[int, Request | None, Any]] = deque()
-        # Outcomes of guaranteed requests, the oldest first: since when, whose, its id, token, size, and itself.
+        # Outcomes of guaranteed requests, the oldest first: since when, whose, id, token, size, and itself.
         self.outcomes: deque[tuple[float, Client, bytes, bytes, int, Answer | Refuse]] = deque()
         self.outcomes_bytes = 0
         self.outcomes_age_s = 86_400.0

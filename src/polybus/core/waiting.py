@@ -1,7 +1,7 @@
 """Who waits for the outcome of which job.
 
 A job may run for days, and those who wait for it come and go: who says goodbye or withdraws its question is
-forgotten, and if there are too many, the one who has waited longest gives way, because it is most likely gone.
+forgotten, and if there are too many, the one who has waited longest gives way: it is most likely gone.
 """
 
 from __future__ import annotations
