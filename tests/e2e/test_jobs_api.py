@@ -287,7 +287,7 @@ def test_asyncio(place: Place, tmp_path: Path) -> None:
             numbers = group(add.s(n, n) for n in range(3))
             assert await (await numbers.adelay(then=total.s())).aget(WAIT_S) == 6
             many = await bus.asend_many(add.s(n, 0) for n in range(200))
-            assert [await each.aget(WAIT_S) for each in many] == list(range(200))  # type: ignore[union-attr]
+            assert [await each.aget(WAIT_S) for each in many] == list(range(200))
             posted = [await add.asend((n, n), wait=False) for n in range(5)]
             await bus.aflush()
             assert [await each.aget(WAIT_S) for each in posted] == [0, 2, 4, 6, 8]

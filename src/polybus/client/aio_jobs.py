@@ -134,8 +134,10 @@ class Clients:
     def close_ended(self) -> None:
         """Close those whose loops have ended. (A fork leaves its parent's sockets alone.)"""
         if self.pid == os.getpid():
-            for loop in [loop for loop in self.by_loop if loop.is_closed()]:
-                self.by_loop.pop(loop)[0].abandon()
+            # Loops of other threads come and go meanwhile.
+            for loop in list(self.by_loop):
+                if loop.is_closed() and (found := self.by_loop.pop(loop, None)) is not None:
+                    found[0].abandon()
 
 
 class LoopDesk:

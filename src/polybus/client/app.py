@@ -225,6 +225,16 @@ class Bus:
             raise questions.unconfirmed(many.awaited, self.timeout_s) from None
         return many.end(return_errors)
 
+    @overload
+    async def asend_many(
+        self, calls: Iterable[Sendable[Any]], *, return_errors: Literal[False] = False
+    ) -> list[JobHandle[Any]]: ...
+
+    @overload
+    async def asend_many(
+        self, calls: Iterable[Sendable[Any]], *, return_errors: bool
+    ) -> list[JobHandle[Any] | JobRefused]: ...
+
     async def asend_many(
         self, calls: Iterable[Sendable[Any]], *, return_errors: bool = False
     ) -> list[JobHandle[Any] | JobRefused] | list[JobHandle[Any]]:

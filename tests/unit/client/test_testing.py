@@ -159,7 +159,7 @@ def test_a_coroutine_that_tests(app: Bus, memory: MemoryBus) -> None:
         assert await posted.astate() == "done"
         assert not await posted.acancel()
         handles = await app.asend_many([inner.s(1), inner.s(2)])
-        assert [await each.aget() for each in handles] == [2, 3]  # type: ignore[union-attr]
+        assert [await each.aget() for each in handles] == [2, 3]
         await app.aflush()
         await app.aclose()
 
