@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -56,6 +58,16 @@ class JobBroker:
     def restart(self) -> None:
         self.kill()
         self.start()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It is there and does nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def crashes(self) -> str:
         errors = self._errors.read_text()

@@ -169,6 +169,9 @@ class Pool:
 
     def readable(self, seat: Seat, now: float) -> None:
         """There is something in a child's pipe."""
+        if seat.state is SeatState.GONE:
+            # Buried by what came in together with this.
+            return
         reports = seat.read()
         if reports is None:
             # Its end is closed, but it may live on: a job can close anything. Nothing comes of it any more.
@@ -179,6 +182,8 @@ class Pool:
 
     def writable(self, seat: Seat) -> None:
         """There is room in a child's pipe."""
+        if seat.state is SeatState.GONE:
+            return
         seat.flush()
         if not seat.unsent:
             self.watch(seat.pipe, seat)
