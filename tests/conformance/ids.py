@@ -38,9 +38,6 @@ STATEMENTS: Final[dict[str, Statement]] = {
 
 # What is missing, by id.
 PENDING: Final[dict[str, str]] = {
-    "EMQP-13": "schedules are read and handed to external schedulers; there is no built-in one",
-    "EMQP-14": "as EMQP-13",
-    "EMQP-32": "the header is read and handed on; there is no built-in scheduler",
     "DBP-15": "the messages are written and read; the broker has no UDP socket",
     "DBP-32": "the message is written and read; the broker sends no beacon",
     "DBP-33": "no listening in over DBP",
