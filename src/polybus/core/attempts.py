@@ -150,9 +150,11 @@ def requeue_one(bus: Tables, worker: Worker, token: bytes, why: str, now: float)
 
 def _give_up(bus: Tables, request: Request, why: str, now: float) -> bool:
     """Whether a request has cost too many workers."""
-    if request.attempt < bus.limits.attempts:
+    # Attempts that failed did not cost a worker.
+    lost = request.attempt - request.failures
+    if lost < bus.limits.attempts:
         return False
-    detail = f"{request.attempt} workers were lost while they had it, the last one: {why}"
+    detail = f"{lost} workers were lost while they had it, the last one: {why}"
     bus.counters.failed += 1
     end(bus, request, FAIL, Reason.WORKER_LOST, detail, [], now)
     return True

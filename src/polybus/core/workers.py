@@ -46,7 +46,7 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
             for waiting_service in waiting:
                 dispatching.flow(bus, waiting_service, now)
             return None
-        offers[service] = weight
+        offers[service] = _weight(service, weight)
     address = _dial(bus, event.worker, event.endpoint) if event.endpoint else event.worker
     worker = Worker(
         address,
@@ -89,10 +89,17 @@ def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
         remove(bus, worker, str(Reason.TOO_MANY_SERVICES), now)
         bus.actions.append(Dismiss(event.worker, event.voice, str(Reason.TOO_MANY_SERVICES)))
         return
-    worker.offers[service] = event.weight
-    service.roster.add(worker, event.weight)
+    weight = _weight(service, event.weight)
+    worker.offers[service] = weight
+    service.roster.add(worker, weight)
     bus.observe("worker_up", now, worker=event.worker, worker_voice=event.voice, service=event.service)
     dispatching.feed(bus, worker, now)
+
+
+def _weight(service: Service, offered: int) -> int:
+    """How much a worker prefers a service: what the settings of the queue say, else what it said itself."""
+    rule = service.policy
+    return offered if rule is None or rule.weight is None else rule.weight
 
 
 def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:

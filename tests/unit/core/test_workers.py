@@ -7,7 +7,7 @@ import pytest
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.lifecycle import WorkerState
-from polybus.core.model import Heartbeat, Limits, Reason, Worker
+from polybus.core.model import Heartbeat, Limits, QueuePolicy, Reason, Worker
 from support.stage import NEVER_DEAD, Stage, client, worker
 
 ASKS = Heartbeat(dead_after_s=2.5, beat_every_s=0.5, when_silent=True)
@@ -301,3 +301,22 @@ def test_whatever_we_said_the_next_beat_is_one_interval_later(said_at: float) ->
     while not stage.actions(act.Beat):
         stage.wait(0.05)
     assert stage.now - said == pytest.approx(2.5, abs=0.15)
+
+
+# -- weights ------------------------------------------------------------------------------------------
+
+
+def test_the_weight_of_a_queue_is_stronger_than_what_its_workers_say() -> None:
+    stage = Stage()
+    stage.bus.change_policies([("heavy", QueuePolicy(weight=50))])
+    up = events.WorkerUp(worker("w"), "w", ((b"light", 10), (b"heavy", 1)), NEVER_DEAD, 1)
+    stage.submit("c", "1", "light")
+    stage.submit("c", "2", "heavy")
+    stage.do(up)
+    assert stage.delivered() == [("w", "2")]
+    stage.do(events.Offer(worker("w"), "w", b"heavy.too", 7))
+    assert {service.name: weight for service, weight in stage.bus.workers[worker("w")].offers.items()} == {
+        b"light": 10,
+        b"heavy": 50,
+        b"heavy.too": 7,
+    }
