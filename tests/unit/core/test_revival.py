@@ -1,0 +1,141 @@
+"""Dead letters that are put back: always dead or alive, never both and never neither."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from polybus.core import actions as act
+from polybus.core.ledger import REVIVED, DeadLetter
+from polybus.core.lifecycle import RequestState
+from polybus.core.model import JobOptions, Limits, Request
+from polybus.core.revival import revive
+from support.stage import LedgerStage
+
+
+@pytest.fixture
+def stage() -> LedgerStage:
+    return LedgerStage()
+
+
+def dead(stage: LedgerStage, job_id: str | None = "j", **spec: object) -> DeadLetter:
+    """A job that one worker failed at."""
+    stage.worker("bad")
+    stage.job(job_id, **spec)  # type: ignore[arg-type]
+    stage.write()
+    stage.fail("bad")
+    stage.write()
+    stage.gone("bad")
+    stage.taken.clear()
+    (letter,) = stage.dead()
+    return letter
+
+
+def back(stage: LedgerStage, letter: DeadLetter) -> Request:
+    request, reason = revive(stage.bus, letter, stage.now)
+    assert request is not None, reason
+    return request
+
+
+def test_it_is_queued_when_its_new_life_is_on_disk(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    request = back(stage, letter)
+    stage.worker("good")
+    assert stage.delivered() == []
+    stage.write()
+    assert stage.delivered() == [("good", "j")]
+    assert stage.dead() == []
+    assert request.token == letter.job.token
+    assert [attempt.reason for attempt in request.history] == ["failed", REVIVED]
+
+
+def test_whoever_knows_its_id_gets_the_new_outcome(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    back(stage, letter)
+    stage.call("c", "ask", "result", b"j")
+    stage.worker("good")
+    stage.write()
+    stage.result("good")
+    stage.write()
+    answer = stage.one(act.Answer)
+    assert (answer.request_id, answer.body) == (b"ask", [b"done"])
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_crash_leaves_it_dead_or_alive(stage: LedgerStage, on_disk: bool) -> None:
+    letter = dead(stage)
+    back(stage, letter)
+    stage.restart(last_batch_on_disk=on_disk)
+    alive = letter.job.token in stage.bus.patient
+    assert alive is on_disk
+    assert [found.job.token for found in stage.dead()] == ([] if alive else [letter.job.token])
+
+
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_disk_that_refuses_leaves_it_dead(stage: LedgerStage, doubtful: bool) -> None:
+    letter = dead(stage)
+    request = back(stage, letter)
+    stage.refuse_writes(doubtful=doubtful)
+    assert request.state is RequestState.FAILED
+    stage.recover()
+    assert [found.job.token for found in stage.dead()] == [letter.job.token]
+    stage.worker("good")
+    assert stage.delivered() == []
+    # And it can be tried again.
+    back(stage, stage.dead()[0])
+    stage.write()
+    assert stage.delivered() == [("good", "j")]
+
+
+def test_retries_count_anew_also_after_a_restart(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    with_retry = structs.replace(letter.job, options=JobOptions(guarantee=True, retries=1))
+    back(stage, structs.replace(letter, job=with_retry))
+    stage.worker("good")
+    stage.write()
+    stage.fail("good")
+    stage.write()
+    stage.restart()
+    stage.worker("good")
+    stage.wait(3.0)
+    stage.write()
+    assert stage.delivered() == [("good", "j")]
+    stage.fail("good")
+    stage.write()
+    (again,) = stage.dead()
+    assert [attempt.reason for attempt in again.job.history] == ["failed", REVIVED, "failed", "failed"]
+
+
+def test_a_job_that_was_sent_again_in_the_meantime_is_not_sent_twice(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    back(stage, letter)
+    assert revive(stage.bus, letter, stage.now) == (None, "it was sent again and has not ended yet")
+
+
+def test_limits_hold_for_the_dead_as_for_the_living() -> None:
+    stage = LedgerStage(Limits(queue_length=1))
+    letter = dead(stage)
+    stage.job("other")
+    stage.write()
+    request, reason = revive(stage.bus, letter, stage.now)
+    assert request is None
+    assert reason.startswith("queue_full: ")
+
+
+def test_lost_workers_are_counted_and_not_what_failed() -> None:
+    stage = LedgerStage(Limits(attempts=3))
+    stage.job("j", retries=10, backoff_s=0.1)
+    stage.write()
+    for number in range(4):
+        stage.worker(f"w{number}")
+        stage.fail(f"w{number}")
+        stage.write()
+        stage.gone(f"w{number}")
+        stage.wait(2.0)
+    for number in range(3):
+        assert stage.dead() == []
+        stage.worker(f"lost{number}")
+        stage.gone(f"lost{number}", "it crashed")
+        stage.write()
+    (letter,) = stage.dead()
+    assert letter.detail == "3 workers were lost while they had it, the last one: it crashed"
