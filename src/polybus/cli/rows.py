@@ -12,14 +12,16 @@ from typing import Any
 Row = dict[str, Any]
 Cell = Callable[[Row], object]
 NOTHING = "–"
+# Orders that may mean a hundred thousand jobs, each of them written to disk before the answer comes.
+PATIENCE_S = {"job_retry": 120.0, "dead_drop": 120.0}
 
 
 def ask(admin: str | None, data_dir: Path | None, do: str, **question: Any) -> Any:
     """What the broker answers; a person at a terminal is told at once if there is none."""
     from polybus.cli.find import admin_endpoint
-    from polybus.client.admin import AdminClient
+    from polybus.client.admin import TIMEOUT_S, AdminClient
 
-    with AdminClient(admin_endpoint(admin, data_dir)) as client:
+    with AdminClient(admin_endpoint(admin, data_dir), PATIENCE_S.get(do, TIMEOUT_S)) as client:
         return client.ask(do, **question)
 
 
