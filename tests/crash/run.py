@@ -42,7 +42,8 @@ BROKER_SHARE: Final = 0.35
 # How long until the next kill, and how long a victim stays away.
 PAUSE_S: Final = (0.05, 1.3)
 AWAY_S: Final = (0.0, 0.4)
-STOPPED_S: Final = (0.5, 4.0)
+# Up to longer than any worker may be silent (see `plant.SETTINGS`).
+STOPPED_S: Final = (0.5, 8.0)
 # How often a broker is killed again while it starts, at any moment up to a little after it is ready.
 AGAIN_SHARE: Final = 0.2
 AGAIN_S: Final = (0.0, 0.9)
