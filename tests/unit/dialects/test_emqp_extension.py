@@ -1,0 +1,224 @@
+"""polybus workers on the real core: what they hold, what they are told to stop, and how they leave."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from polybus.core import events
+from polybus.dialects.emqp import Emqp
+from polybus.dialects.mdr import Mdr
+from polybus.dialects.port import RouterEar
+from support.exchange import Exchange
+
+CLIENTS, WORKERS, MAJORDOMO = 1, 2, 3
+TAG = b"eMQP/1.0"
+
+
+def broker(**settings: Any) -> Exchange:
+    ex = Exchange()
+    emqp = Emqp(ex.bus, wall=lambda: 1700000000.5, **settings)
+    ex.listen(CLIENTS, RouterEar(ex.bus, "emqp", emqp.client_tags))
+    ex.listen(WORKERS, RouterEar(ex.bus, "emqp", emqp.worker_tags))
+    ex.listen(MAJORDOMO, RouterEar(ex.bus, "mdr", Mdr(ex.bus).tags))
+    return ex
+
+
+def say(ex: Exchange, link: int, peer: bytes, *frames: bytes) -> None:
+    ex.send(link, peer, b"", TAG, *frames)
+
+
+def inform(ex: Exchange, *holding: str, worker: bytes = b"w", slots: int = 1) -> list[list[bytes]]:
+    """A polybus worker comes; what it is told."""
+    extension = json.dumps({"polybus": 1, "holding": holding}).encode()
+    say(ex, WORKERS, worker, b"INFORM", b"i-1", b'[[10, "email"]]', b"worker", extension)
+    told = words(ex, worker)
+    for n in range(slots):
+        say(ex, WORKERS, worker, b"READY", b"r-%d" % n)
+    return told
+
+
+def words(ex: Exchange, worker: bytes = b"w") -> list[list[bytes]]:
+    """What a worker was told, from the command on and without the messages' own ids."""
+    return [[frames[2], *frames[4:]] for frames in ex.got(WORKERS, worker)]
+
+
+def ask(ex: Exchange, msg_id: bytes = b"job-1", headers: bytes = b"reply-requested") -> None:
+    say(ex, CLIENTS, b"c", b"REQUEST", msg_id, b"email", headers, b"body")
+
+
+def orders(ex: Exchange, worker: bytes = b"w") -> list[bytes]:
+    """The tokens of the requests that a worker got."""
+    return [frames[3] for frames in ex.got(WORKERS, worker) if frames[2] == b"REQUEST"]
+
+
+def answers(ex: Exchange) -> list[bytes]:
+    """The bodies that the client got after its receipts."""
+    return [frames[4] for frames in ex.got(CLIENTS, b"c") if len(frames) == 6]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_acknowledgement_says_that_we_understand(strict: bool) -> None:
+    ex = broker(strict=strict)
+    assert inform(ex) == [[b"ACK", b"i-1", b'{"polybus":1}']]
+
+
+def test_others_get_the_acknowledgement_of_the_document() -> None:
+    ex = broker()
+    say(ex, WORKERS, b"w", b"INFORM", b"i-1", b'[[10, "email"]]', b"worker")
+    assert words(ex) == [[b"ACK", b"i-1"]]
+
+
+def test_a_bad_extension_is_answered_with_an_error() -> None:
+    ex = broker()
+    say(ex, WORKERS, b"w", b"INFORM", b"i-1", b"", b"worker", b"?")
+    ((word, body, about),) = words(ex)
+    assert (word, about) == (b"REPLY", b"i-1")
+    assert json.loads(body)["error"] == "bad_extension"
+    assert not ex.bus.workers
+
+
+def test_requests_say_which_attempt_they_are() -> None:
+    ex = broker()
+    inform(ex)
+    ask(ex, headers=b"reply-requested,retry-count:2,timeout:5,site-header")
+    ((_, queue, headers, body),) = words(ex)
+    assert (queue, body) == (b"email", b"body")
+    assert headers.split(b",") == [
+        *(b"reply-requested", b"retry-count:2", b"timeout:5"),
+        *(b"attempt:1", b"site-header"),
+    ]
+    # Its worker is lost: the second attempt.
+    say(ex, WORKERS, b"w", b"KBYE", b"k-1")
+    inform(ex)
+    assert b"attempt:2" in words(ex)[0][2]
+
+
+def test_what_a_client_says_of_attempts_is_not_passed_on() -> None:
+    ex = broker()
+    inform(ex)
+    ask(ex, headers=b"reply-requested,attempt:99")
+    assert words(ex)[0][2] == b"reply-requested,attempt:1"
+
+
+def test_a_cancelled_request_is_told_to_its_worker_and_answered_all_the_same() -> None:
+    ex = broker()
+    inform(ex)
+    ask(ex)
+    (token,) = orders(ex)
+    ex.handle(events.CancelToken(token))
+    assert words(ex) == [[b"CANCEL", token]]
+    say(ex, WORKERS, b"w", b"REPLY", b"x-1", b'{"error": "cancelled"}', token)
+    say(ex, WORKERS, b"w", b"READY", b"x-2")
+    ask(ex, b"job-2")
+    assert len(orders(ex)) == 1
+
+
+def test_other_workers_never_hear_of_it() -> None:
+    ex = broker()
+    say(ex, WORKERS, b"w", b"INFORM", b"i-1", b'[[10, "email"]]', b"worker")
+    say(ex, WORKERS, b"w", b"READY", b"r-1")
+    ask(ex)
+    (_, (_, _, headers, _)) = words(ex)
+    assert headers == b"reply-requested"
+    (token,) = ex.bus.workers[WORKERS, b"w"].inflight
+    ex.handle(events.CancelToken(token))
+    assert words(ex) == []
+
+
+def test_progress_reaches_clients_that_know_of_parts() -> None:
+    ex = broker()
+    inform(ex, slots=2)
+    ex.send(MAJORDOMO, b"m", b"", b"MDRC01", b"\x01", b"email", b"id-1", b"body")
+    ask(ex)
+    first, second = orders(ex)
+    ex.got(MAJORDOMO, b"m")
+    say(ex, WORKERS, b"w", b"PROGRESS", b"p-1", first, b"50")
+    (part,) = ex.got(MAJORDOMO, b"m")
+    assert part[-1] == b"50"
+    # eMQP itself has no word for it: its client hears the result only.
+    say(ex, WORKERS, b"w", b"PROGRESS", b"p-2", second, b"50")
+    assert answers(ex) == []
+    say(ex, WORKERS, b"w", b"REPLY", b"p-3", b"100", second)
+    assert answers(ex) == [b"100"]
+
+
+def test_progress_of_something_that_is_not_held_is_late() -> None:
+    ex = broker()
+    inform(ex)
+    say(ex, WORKERS, b"w", b"PROGRESS", b"p-1", b"nothing", b"50")
+    assert ex.bus.counters.late == 1
+
+
+# -- coming back --------------------------------------------------------------------------------
+
+
+def test_a_worker_that_comes_back_keeps_what_it_holds() -> None:
+    ex = broker()
+    inform(ex, slots=2)
+    ask(ex, b"job-1")
+    ask(ex, b"job-2")
+    first, second = orders(ex)
+    # Another one would take them if they were free.
+    inform(ex, worker=b"v", slots=5)
+    assert inform(ex, first.decode(), "gone", slots=0) == [
+        [b"CANCEL", b"gone"],
+        [b"ACK", b"i-1", b'{"polybus":1}'],
+    ]
+    # What it did not name goes to somebody else.
+    assert orders(ex, b"v") == [second]
+    say(ex, WORKERS, b"w", b"REPLY", b"x-1", b"one", first)
+    assert answers(ex) == [b"one"]
+    assert ex.bus.counters.late == 0
+
+
+# -- leaving ------------------------------------------------------------------------------------
+
+
+def test_one_that_leaves_gets_nothing_more_and_finishes_what_it_has() -> None:
+    ex = broker()
+    inform(ex, slots=3)
+    ask(ex, b"job-1")
+    (token,) = orders(ex)
+    say(ex, WORKERS, b"w", b"LEAVE", b"l-1")
+    ask(ex, b"job-2")
+    assert orders(ex) == []
+    say(ex, WORKERS, b"w", b"REPLY", b"x-1", b"one", token)
+    assert answers(ex) == [b"one"]
+    assert orders(ex) == []
+    inform(ex, worker=b"v")
+    assert len(orders(ex, b"v")) == 1
+
+
+def test_what_is_given_back_costs_no_attempt_and_comes_first() -> None:
+    ex = broker()
+    inform(ex, slots=2)
+    ask(ex, b"job-1")
+    ask(ex, b"job-2")
+    ask(ex, b"job-3")
+    first, second = orders(ex)
+    say(ex, WORKERS, b"w", b"LEAVE", b"l-1")
+    say(ex, WORKERS, b"w", b"RETURN", b"x-1", second)
+    inform(ex, worker=b"v", slots=1)
+    ((_, _, headers, _),) = words(ex, b"v")
+    assert headers == b"reply-requested,attempt:1"
+    assert list(ex.bus.workers[WORKERS, b"v"].inflight) == [second]
+    assert list(ex.bus.workers[WORKERS, b"w"].inflight) == [first]
+
+
+def test_giving_back_what_is_not_held_changes_nothing() -> None:
+    ex = broker()
+    inform(ex)
+    ask(ex)
+    (token,) = orders(ex)
+    for about in (b"nothing", token, token):
+        say(ex, WORKERS, b"w", b"RETURN", b"x-1", about)
+    # It came back once, to the same worker only if that has a slot.
+    assert orders(ex) == []
+    assert ex.bus.request_count == 1
+    say(ex, WORKERS, b"stranger", b"RETURN", b"x-1", token)
+    say(ex, WORKERS, b"stranger", b"LEAVE", b"x-2")
+    say(ex, WORKERS, b"stranger", b"PROGRESS", b"x-3", token, b"1")
+    assert ex.bus.request_count == 1
