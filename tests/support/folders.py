@@ -1,11 +1,15 @@
-"""Folders in memory, for tests that sync files thousands of times and have no use for a real disk."""
+"""Folders in memory, for tests that sync files thousands of times; and disks that are soon full."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 _MEMORY = Path("/dev/shm")
 
@@ -15,3 +19,16 @@ def quick_folder() -> Iterator[Path]:
     """A new folder, in memory where there is such a place, and gone afterwards."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as name:
         yield Path(name)
+
+
+@contextmanager
+def small_file_system(size: str = "3m") -> Iterator[Path]:
+    """A real file system with little room. Skips the test where we may not mount one."""
+    with quick_folder() as folder:
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "polybus-test", str(folder)]
+        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+            pytest.skip("only root may mount a small disk; PRAGMA max_page_count stands in for it elsewhere")
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "-l", str(folder)], check=True)

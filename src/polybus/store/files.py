@@ -7,6 +7,7 @@ store.mark     the number of the last commit (see mark.py)
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sqlite3
@@ -20,6 +21,7 @@ DATABASE: Final = "store.db"
 LOG: Final = "store.db-wal"
 MARK: Final = "store.mark"
 _UNFINISHED: Final = "store.new"
+_ASIDE: Final = "store.aside"
 
 # Measured: larger pages make large transactions a little cheaper, and small ones dearer from 16 KiB on.
 PAGE_BYTES: Final = 8192
@@ -29,6 +31,8 @@ CHECKPOINT_PAGES: Final = 2048
 # After an unusually large transaction the log gives the room back.
 LOG_BYTES: Final = 64 * 1024 * 1024
 CACHE_KIB: Final = 65_536
+# A database that is mostly empty, and not small, is made smaller when it is opened.
+EMPTY_BYTES: Final = 64 * 1024 * 1024
 
 META_TAG: Final = 0
 META_ROW: Final = 1
@@ -49,6 +53,9 @@ _PRAGMAS: Final = (
     "PRAGMA cell_size_check = ON",
     "PRAGMA trusted_schema = OFF",
 )
+
+# SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, which the sqlite3 module has from Python 3.12 on.
+_NO_COPY_ON_CLOSE: Final = 1006
 
 _DISK_TROUBLE: Final = {
     sqlite3.SQLITE_IOERR,
@@ -91,9 +98,7 @@ def translated(error: sqlite3.Error | OSError, folder: Path) -> StoreError:
 
 def create(folder: Path, meta: tuple[int, bytes, int]) -> None:
     """Make an empty store. The database gets its name when it is complete and on disk."""
-    unfinished = folder / _UNFINISHED
-    for left in ("", "-wal", "-shm", "-journal"):
-        (folder / (_UNFINISHED + left)).unlink(missing_ok=True)
+    unfinished = _unfinished(folder)
     db = sqlite3.connect(unfinished, isolation_level=None)
     try:
         db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
@@ -106,6 +111,31 @@ def create(folder: Path, meta: tuple[int, bytes, int]) -> None:
         db.execute("COMMIT")
     finally:
         db.close()
+    _finish(folder)
+
+
+def copy(db: sqlite3.Connection, folder: Path) -> None:
+    """Copy a database, as it is, into a folder that has none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise FileExistsError(errno.EEXIST, f"{folder} is not empty")
+    other = sqlite3.connect(_unfinished(folder), isolation_level=None)
+    try:
+        db.backup(other)
+    finally:
+        other.close()
+    _finish(folder)
+
+
+def _unfinished(folder: Path) -> Path:
+    """Where a database is made; what an interrupted attempt left there is removed."""
+    for left in ("", "-wal", "-shm", "-journal"):
+        (folder / (_UNFINISHED + left)).unlink(missing_ok=True)
+    return folder / _UNFINISHED
+
+
+def _finish(folder: Path) -> None:
+    unfinished = folder / _UNFINISHED
     with open(unfinished, "rb") as file:
         os.fsync(file.fileno())
     unfinished.rename(folder / DATABASE)
@@ -155,6 +185,47 @@ def connect(folder: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def tidy(db: sqlite3.Connection, folder: Path) -> None:
+    """What is done once, after a store was opened and found whole."""
+    try:
+        (empty,) = db.execute("PRAGMA freelist_count").fetchone()
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        if empty * PAGE_BYTES > EMPTY_BYTES and empty > pages / 2:
+            db.execute("VACUUM")
+        # What a killed broker had written but not synced is visible now, and must not be lost later.
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except sqlite3.OperationalError as error:
+        # A broker must be able to start with a full disk: then the log stays where it is.
+        if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+            raise
+        with open(folder / LOG, "rb") as log:
+            os.fsync(log.fileno())
+
+
+def close_untouched(db: sqlite3.Connection, folder: Path) -> None:
+    """Close without copying the log into the database, which is what SQLite does with the last connection.
+
+    A log that is damaged would be gone afterwards; one that was only misread, by a cable or a memory that
+    fails now and then, would be gone too.  SQLite lets the log be if the database is not where it was."""
+    setconfig = getattr(db, "setconfig", None)
+    if setconfig is not None:
+        setconfig(_NO_COPY_ON_CLOSE, True)
+        db.close()
+        return
+    with contextlib.suppress(OSError):
+        (folder / DATABASE).rename(folder / _ASIDE)
+    try:
+        db.close()
+    finally:
+        put_back(folder)
+
+
+def put_back(folder: Path) -> None:
+    """Undo what `close_untouched` did, also if the process died in the middle of it."""
+    if (folder / _ASIDE).exists() and not (folder / DATABASE).exists():
+        (folder / _ASIDE).rename(folder / DATABASE)
 
 
 def expected_objects(version: int) -> list[tuple[str, str, str, str]]:

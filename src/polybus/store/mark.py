@@ -25,12 +25,12 @@ class Mark:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     @staticmethod
-    def create(path: Path) -> None:
+    def create(path: Path, number: int = 0) -> None:
         """Whole, and on disk, before it gets its name; the folder must be synced by the caller."""
         hidden = path.with_name(path.name + ".new")
         handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.write(handle, _slot(0) * 2)
+            os.write(handle, _slot(number) * 2)
             os.fsync(handle)
         finally:
             os.close(handle)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from polybus.server import scribe as scribes
 from polybus.server.scribe import Answered, Scribe, Sick, Unwritten, Well, Written
 from polybus.store.memory import MemoryStore
 from polybus.store.sqlite import SqliteStore
+from support.folders import small_file_system
 from support.ledgers import history, job, outcome, token
 from support.waiting import until
 
@@ -370,17 +369,9 @@ def test_stop_does_not_wait_for_ever(store: Fussy, desk: Desk) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MiB, if we may mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "polybus-test", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip(
-            "only root can mount a small disk; PRAGMA max_page_count stands in for it in test_sqlite.py"
-        )
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+def small_disk() -> Iterator[Path]:
+    with small_file_system() as disk:
+        yield disk
 
 
 def test_a_disk_that_fills_up_and_is_cleared(small_disk: Path, desks: Callable[..., Desk]) -> None:
@@ -409,7 +400,9 @@ def test_a_disk_that_fills_up_and_is_cleared(small_disk: Path, desks: Callable[.
     desk.wait_for(Written(number + 2))
     refused = {refused for one in desk.look() if isinstance(one, Unwritten) for refused in one.refused}
     assert desk.scribe.stop() == 0
-    contents = SqliteStore(small_disk).load()
+    again = SqliteStore(small_disk)
+    contents = again.load()
+    again.close()
     assert {entry.token for entry in contents.jobs} == accepted - refused - {token(1), token(2)} | {
         token(9999)
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,10 +48,22 @@ def change(folder: Path, *statements: str) -> None:
     db.close()
 
 
+def contents(folder: Path) -> Contents:
+    store = SqliteStore(folder)
+    try:
+        return store.load()
+    finally:
+        store.close()
+
+
 def damage(folder: Path) -> str:
+    """What the store says of its damage; it must leave the files as they are."""
+    before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     store = SqliteStore(folder)
     with pytest.raises(StoreDamaged) as caught:
         store.load()
+    after = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    assert {files.LOG: b"", **before} == {files.LOG: b"", **after}
     text = str(caught.value)
     assert caught.value.file in text
     assert "backup" in text
@@ -106,7 +120,7 @@ def test_a_mark_that_cannot_be_written_costs_nothing(store: SqliteStore) -> None
     store.write([Accepted(job(1))])
     store._mark = None
     store.close()
-    assert SqliteStore(store.folder).load().jobs == [job(1)]
+    assert contents(store.folder).jobs == [job(1)]
 
 
 # -- damage -----------------------------------------------------------------------------------
@@ -357,3 +371,71 @@ def test_the_mark_never_leads(store: SqliteStore) -> None:
         mark = Mark(store.folder / files.MARK)
         assert mark.read() == store.commit == number + 1
         mark.close()
+
+
+# -- opening, again and elsewhere -------------------------------------------------------------
+
+
+def test_a_death_while_damaged_files_are_closed_is_undone(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / files.DATABASE).rename(tmp_path / "store.aside")
+    assert len(contents(tmp_path).jobs) == 30
+
+
+def test_a_database_that_is_mostly_empty_is_made_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "EMPTY_BYTES", 1_000_000)
+    store = SqliteStore(tmp_path)
+    store.write([Accepted(job(n, body=b"x" * 10_000)) for n in range(400)])
+    store.write([Ended(token(n)) for n in range(1, 400)])
+    store.close()
+    assert (tmp_path / files.DATABASE).stat().st_size > 3_000_000
+    assert contents(tmp_path).jobs == [job(0, body=b"x" * 10_000)]
+    assert (tmp_path / files.DATABASE).stat().st_size < 200_000
+    assert contents(tmp_path).jobs == [job(0, body=b"x" * 10_000)]
+
+
+def test_a_backup_is_a_store(store: SqliteStore, tmp_path: Path) -> None:
+    for number in range(5):
+        store.write([Accepted(job(number)), Ended(token(number - 1), outcome(number - 1))])
+    store.backup(tmp_path / "backups" / "one")
+    store.write([Accepted(job(9))])
+    assert contents(tmp_path / "backups" / "one").jobs == [job(4)]
+    assert {file.name for file in (tmp_path / "backups" / "one").iterdir()} == {"store.db", "store.mark"}
+    assert store.load().jobs == [job(4), job(9)]
+    with pytest.raises(StoreFailed, match="not empty"):
+        store.backup(tmp_path / "backups" / "one")
+
+
+def test_a_store_on_a_full_disk_can_be_read(small_disk: Path) -> None:
+    store = SqliteStore(small_disk)
+    store.write([Accepted(job(n, body=b"x" * 5_000)) for n in range(150)])
+    store.write([Ended(token(1), outcome(1))])
+    kept = {file.name: file.read_bytes() for file in small_disk.iterdir()}
+    store.close()
+    for name, content in kept.items():  # as a broker that was killed leaves it
+        (small_disk / name).write_bytes(content)
+    ballast = small_disk / "ballast"
+    with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
+        while file.write(bytes(4_096)):
+            pass
+    store = SqliteStore(small_disk)
+    assert len(store.load().jobs) == 149
+    with pytest.raises(StoreFull):
+        store.write([Accepted(job(1000, body=b"x" * 2_000_000))])
+    store.close()
+    ballast.unlink()
+    store = SqliteStore(small_disk)
+    assert len(store.load().jobs) == 149
+    store.write([Accepted(job(1000))])
+    store.close()
+
+
+def test_a_store_on_a_read_only_disk_says_so(small_disk: Path) -> None:
+    filled(small_disk)
+    remount = ["mount", "-o", "remount,ro", str(small_disk)]
+    if subprocess.run(remount, capture_output=True, check=False).returncode:
+        pytest.skip("this system does not let a disk be made read-only")
+    with pytest.raises(StoreFailed, match="Read-only file system"):
+        SqliteStore(small_disk).load()
