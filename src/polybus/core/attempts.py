@@ -13,8 +13,8 @@ from zlib import crc32
 
 from polybus.core import events, ledger
 from polybus.core.actions import Stop
-from polybus.core.dispatching import flow, place, refile, requeue, slot_back
-from polybus.core.durable import peer_text
+from polybus.core.dispatching import flow, line_up, place, refile, requeue, slot_back
+from polybus.core.durable import note_attempt, peer_text
 from polybus.core.lifecycle import CLAIM, FAIL, QUEUE, TERMINAL, WAIT, RequestState
 from polybus.core.model import Body, Reason
 from polybus.core.records import Alarm, Request, Service, Worker
@@ -41,6 +41,8 @@ def on_failure(bus: Tables, event: events.Failure, now: float) -> None:
     else:
         fail(bus, request, event.reason, event.detail, event.body, now)
     slot_back(bus, worker, now)
+    if request.service.limited:
+        flow(bus, request.service, now)
 
 
 def on_undeliverable(bus: Tables, event: events.Undeliverable, now: float) -> None:
@@ -53,6 +55,7 @@ def on_undeliverable(bus: Tables, event: events.Undeliverable, now: float) -> No
     if request.state not in TERMINAL and request.worker is worker:
         bus.counters.failed += 1
         request.service.failed += 1
+        note_attempt(bus, request, Reason.UNDELIVERABLE, event.detail, now)
         end(bus, request, FAIL, Reason.UNDELIVERABLE, event.detail, [], now)
     refile(worker)
     flow_of(bus, worker, now)
@@ -83,14 +86,6 @@ def fail(bus: Tables, request: Request, reason: Reason, detail: str, body: Body,
     request.service.waiting += 1
     set_alarm(bus, request, now + pause)
     note_waiting(bus, request, bus.wall_at(now + pause))
-
-
-def note_attempt(bus: Tables, request: Request, reason: Reason, detail: str, now: float) -> None:
-    """Add to the history of a job. Plain calls have none."""
-    if request.options.retries or request.durable:
-        who = peer_text(request.worker.address) if request.worker is not None else ""
-        attempt = ledger.Attempt(request.attempt, bus.wall_at(now), who, str(reason), detail)
-        request.history = (*request.history, attempt)
 
 
 def note_waiting(bus: Tables, request: Request, due_at: float) -> None:
@@ -143,15 +138,15 @@ def take_back(
 def requeue_one(bus: Tables, worker: Worker, token: bytes, why: str, now: float) -> None:
     """Queue again one request that a worker never got; it costs no attempt."""
     request = worker.inflight.pop(token, None)
-    if request is not None and request.state not in TERMINAL:
+    if request is not None and request.state not in TERMINAL and request.worker is worker:
         request.attempt -= 1
         requeue(bus, request, why, now)
 
 
 def _give_up(bus: Tables, request: Request, why: str, now: float) -> bool:
     """Whether a request has cost too many workers."""
-    # Attempts that failed did not cost a worker.
-    lost = request.attempt - request.failures
+    # Attempts that failed did not cost a worker, nor did a broker that was restarted meanwhile.
+    lost = ledger.losses_in(request.history) if request.history else request.attempt
     if lost < bus.limits.attempts:
         return False
     detail = f"{lost} workers were lost while they had it, the last one: {why}"
@@ -182,8 +177,9 @@ def alarms_due(bus: Tables, now: float) -> None:
         elif state is RequestState.ORPHANED:
             bus.observe_request("requeued", request, now, reason="its worker did not come back")
             note_waiting(bus, request, 0.0)
+            request.service.running -= 1
             request.state = QUEUE[state]
-            request.service.queue.push_front(request)
+            line_up(bus, request)
             flow(bus, request.service, now)
         elif state in (RequestState.DISPATCHED, RequestState.STREAMING):
             _overdue(bus, request, now)
@@ -202,10 +198,15 @@ def _overdue(bus: Tables, request: Request, now: float) -> None:
     if worker.forgets_stopped:
         del worker.inflight[request.token]
         freed = worker
+    elif worker.endpoint and not worker.slot:
+        # It need not even say that: it is looked after soon.
+        bus.watches.set(worker, now)
     detail = f"no answer within its time limit of {request.options.timeout_s:g} s"
     fail(bus, request, Reason.TIMEOUT, detail, [], now)
     if freed is not None:
         slot_back(bus, freed, now)
+    if request.service.limited:
+        flow(bus, request.service, now)
 
 
 # -- claimed ----------------------------------------------------------------------------------
@@ -215,6 +216,8 @@ def claim(bus: Tables, worker: Worker, tokens: tuple[bytes, ...], now: float) ->
     """A worker came back with requests that it still runs. What is not its own any more is stopped."""
     for token in tokens:
         request = bus.patient.get(token) or bus.prompt.get(token)
+        if request is not None and request.worker is worker:
+            continue
         if (
             request is None
             or request.state not in (RequestState.ORPHANED, RequestState.QUEUED)
@@ -231,10 +234,12 @@ def adopt(bus: Tables, request: Request, worker: Worker, now: float) -> None:
     request.state = CLAIM[request.state]
     if was_queued:
         request.service.queue.forget_one()
+        request.service.running += 1
     request.worker = worker
     request.dispatched_at = now
+    # That it was started may not have been written down.
+    request.attempt = max(1, request.attempt)
     worker.inflight[request.token] = request
-    request.service.running += 1
     if not worker.grants_slots:
         worker.free -= 1
     if request.alarm is not None:

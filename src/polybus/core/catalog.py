@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from polybus.core import requests, workers
 from polybus.core.actions import UNKNOWN_WORKER, Acknowledge, Approve, Deny, Dismiss, Forget
+from polybus.core.intake import BUILT_IN
 from polybus.core.lifecycle import BEAT, LAPSE, MISS, NodeState, WorkerState
 from polybus.core.model import Node, Worker
 
@@ -33,6 +34,8 @@ def on_register(bus: Bus, event: events.Register, now: float) -> None:
         reasons.append(f"the name {event.name.decode(errors='replace')!r} is taken by a node that is alive")
     if held is None and len(bus.nodes) >= bus.limits.nodes:
         reasons.append(f"the catalog is full: {bus.limits.nodes} nodes are registered")
+    if event.serves is not None and event.name.startswith(BUILT_IN):
+        reasons.append(f"{event.name.decode(errors='replace')} is a service of the broker itself")
     if not reasons and event.serves is not None and bus.service(event.name) is None:
         reasons.append(f"{bus.limits.services} services are known; allowed are no more")
     if reasons:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from polybus.core.actions import new_deliver
 from polybus.core.durable import peer_text
 from polybus.core.ledger import Started, Waiting
-from polybus.core.lifecycle import DISPATCH, QUEUE, REQUEUE, WAIT, WorkerState
+from polybus.core.lifecycle import DISPATCH, QUEUE, REQUEUE, WAIT, BusState, WorkerState
 from polybus.core.model import PLAIN_CALL
 from polybus.core.records import Alarm, Request, Service, Worker
 
@@ -23,6 +23,7 @@ HEAVY_IN_A_ROW: Final = 10
 # The same moves as a plain dict, which is looked up without a call; what is not in it is, with a reason, not
 # in the moves either.
 _DISPATCH = dict(DISPATCH)
+_SERVING: Final = BusState.SERVING
 
 
 def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
@@ -73,6 +74,9 @@ def release(bus: Tables, request: Request, now: float) -> None:
 
 def place(bus: Tables, request: Request, now: float) -> None:
     """Give a request to a worker if one is free, else let it wait for one."""
+    if request.durable and bus.state is not _SERVING:
+        park(request)
+        return
     service = request.service
     worker = None if service.queue.length or not may_start(bus, service, now) else service.roster.best()
     if worker is not None:
@@ -80,6 +84,20 @@ def place(bus: Tables, request: Request, now: float) -> None:
         return
     request.state = QUEUE[request.state]
     service.queue.push(request)
+
+
+def park(request: Request) -> None:
+    """While we drain nothing is begun that our successor finds on disk."""
+    request.state = WAIT[request.state]
+    request.service.waiting += 1
+
+
+def line_up(bus: Tables, request: Request) -> None:
+    """Let a request that comes back wait for a worker before all others."""
+    if request.durable and bus.state is not _SERVING:
+        park(request)
+    else:
+        request.service.queue.push_front(request)
 
 
 def may_start(bus: Tables, service: Service, now: float) -> bool:
@@ -169,7 +187,7 @@ def requeue(bus: Tables, request: Request, why: str, now: float) -> None:
     request.state = REQUEUE[request.state]
     request.worker = None
     request.service.running -= 1
-    request.service.queue.push_front(request)
+    line_up(bus, request)
     if request.alarm is not None:
         bus.alarms.clear(request.alarm)
     if request.durable:

@@ -62,6 +62,14 @@ def entry_of(bus: Tables, request: Request, due_at: float = 0.0) -> ledger.JobEn
     )
 
 
+def note_attempt(bus: Tables, request: Request, reason: Reason, detail: str, now: float) -> None:
+    """Add to the history of a job. Plain calls have none."""
+    if request.options.retries or request.durable:
+        who = peer_text(request.worker.address) if request.worker is not None else ""
+        attempt = ledger.Attempt(request.attempt, bus.wall_at(now), who, str(reason), detail)
+        request.history = ledger.shortened((*request.history, attempt))
+
+
 # -- written ----------------------------------------------------------------------------------
 
 

@@ -248,10 +248,12 @@ def admit(
                 Reason.TOO_MANY_SERVICES,
                 f"{limits.services} services are known; allowed are no more",
             )
-    if service.queue.length >= limits.queue_length:
+    # Those that wait for a time of their own cost as much as those that wait for a worker.
+    waiting = service.queue.length + service.waiting
+    if waiting >= limits.queue_length:
         return None, (
             Reason.QUEUE_FULL,
-            f"{service.queue.length} requests wait for this service; add workers or try again later",
+            f"{waiting} requests wait for this service; add workers or try again later",
         )
     return service, (Reason.REJECTED, "")
 

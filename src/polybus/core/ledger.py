@@ -13,11 +13,16 @@ from __future__ import annotations
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from polybus.core.model import JobOptions, Reason
 
-# In a history: not an attempt, but the place where an operator queued a dead letter again.
+# In a history: not an attempt, but the place where an operator queued a dead letter again; and a place where
+# failed attempts are left out, as many as its number says.
 REVIVED: Final = "revived"
+LEFT_OUT: Final = "left_out"
+# Every step of a job writes its whole history down, and a job may be tried a million times.
+HISTORY: Final = 100
 
 # -- entries ----------------------------------------------------------------------------------
 
@@ -38,9 +43,39 @@ def failures_in(history: tuple[Attempt, ...]) -> int:
     for attempt in history:
         if attempt.reason == REVIVED:
             count = 0
+        elif attempt.reason == LEFT_OUT:
+            count += attempt.number
         elif attempt.reason != Reason.WORKER_LOST:
             count += 1
     return count
+
+
+def losses_in(history: tuple[Attempt, ...]) -> int:
+    """How many workers were lost with the job since it was last revived."""
+    count = 0
+    for attempt in history:
+        if attempt.reason == REVIVED:
+            count = 0
+        elif attempt.reason == Reason.WORKER_LOST:
+            count += 1
+    return count
+
+
+def shortened(history: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
+    """A history of bounded length: how it began, how it went lately, and how many failures are left out."""
+    kept = list(history)
+    while len(kept) > HISTORY:
+        for at in range(1, len(kept)):
+            if kept[at].reason not in (REVIVED, LEFT_OUT, Reason.WORKER_LOST):
+                break
+        else:
+            break
+        gone, before = kept[at], kept[at - 1]
+        if before.reason == LEFT_OUT:
+            kept[at - 1 : at + 1] = [replace(before, number=before.number + 1)]
+        else:
+            kept[at] = Attempt(1, gone.at, "", LEFT_OUT, "so many failed attempts are left out here")
+    return tuple(kept)
 
 
 class JobEntry(Struct, frozen=True):

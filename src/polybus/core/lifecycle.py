@@ -33,7 +33,7 @@ class RequestState(IntEnum):
     FAILED = 5  # terminal: a worker failed at it or refused it, or too many were lost with it
     EXPIRED = 6  # terminal: nobody answered in time
     CANCELLED = 7  # terminal: its client or an operator withdrew it
-    WAITING = 8  # not yet: a failed attempt is tried again later, or the job was sent with a delay
+    WAITING = 8  # not yet: tried again later, sent with a delay, or left to our successor because we drain
     ORPHANED = 9  # a worker had it when the broker died; it may still answer or come back
 
 
@@ -71,7 +71,16 @@ class Move(dict[S, S]):
 
 _R = RequestState
 QUEUE: Final = Move("queue", {_R.ACCEPTED: _R.QUEUED, _R.WAITING: _R.QUEUED, _R.ORPHANED: _R.QUEUED})
-WAIT: Final = Move("wait", {_R.ACCEPTED: _R.WAITING, _R.DISPATCHED: _R.WAITING, _R.STREAMING: _R.WAITING})
+WAIT: Final = Move(
+    "wait",
+    {
+        _R.ACCEPTED: _R.WAITING,
+        _R.QUEUED: _R.WAITING,
+        _R.WAITING: _R.WAITING,
+        _R.DISPATCHED: _R.WAITING,
+        _R.STREAMING: _R.WAITING,
+    },
+)
 ORPHAN: Final = Move("orphan", {_R.ACCEPTED: _R.ORPHANED})
 CLAIM: Final = Move("claim", {_R.ORPHANED: _R.DISPATCHED, _R.QUEUED: _R.DISPATCHED})
 DISPATCH: Final = Move(

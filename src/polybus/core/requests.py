@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from polybus.core.actions import Answer, Drained, Refuse, Stop, Stream, new_answer
-from polybus.core.dispatching import feed, flow, refile, slot_back
-from polybus.core.durable import conclude
+from polybus.core.dispatching import feed, flow, park, refile, slot_back
+from polybus.core.durable import conclude, note_attempt
 from polybus.core.lifecycle import (
     ANSWER,
     CANCEL,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # Looking a member up in its enumeration costs as much as a dictionary.
 _DRAINING: Final = BusState.DRAINING
+_ORPHANED: Final = RequestState.ORPHANED
 # The same moves as a plain dict, which is looked up without a call; what is not in it is, with a reason,
 # not in the moves either.
 _ANSWER = dict(ANSWER)
@@ -65,7 +66,6 @@ def held_by(
         # It got it from our predecessor.
         orphan.state = CLAIM[orphan.state]
         orphan.worker = worker
-        orphan.service.running += 1
         worker.inflight[token] = orphan
         if not worker.grants_slots:
             worker.free -= 1
@@ -98,6 +98,8 @@ def on_part(bus: Tables, event: events.Part, now: float) -> None:
     worker.seen_at = now
     if body_size(event.body) > bus.max_body_bytes:
         _too_large(bus, request, now)
+        if request.service.limited:
+            flow(bus, request.service, now)
         return
     request.state = PART[request.state]
     if request.client is bus.desk:
@@ -156,6 +158,7 @@ def _too_large(bus: Tables, request: Request, now: float) -> None:
     bus.counters.failed += 1
     request.service.failed += 1
     detail = f"the worker's answer is larger than the {bus.max_body_bytes} bytes that are allowed"
+    note_attempt(bus, request, Reason.TOO_LARGE, detail, now)
     end(bus, request, FAIL, Reason.TOO_LARGE, detail, [], now)
 
 
@@ -260,6 +263,8 @@ def end(
     now: float,
 ) -> None:
     """Bring a request to its terminal state, tell its client, keep the answer, let go of everything else."""
+    if request.worker is not None or request.state is _ORPHANED:
+        request.service.running -= 1
     request.state = (_ANSWER.get(request.state) if reason is None else None) or move[request.state]
     client = request.client
     service = request.service.name
@@ -267,8 +272,6 @@ def end(
     if bus.prompt.pop(request.token, None) is None:
         del bus.patient[request.token]
         bus.expiries.clear(request)
-    if request.worker is not None:
-        request.service.running -= 1
     if request.alarm is not None:
         bus.alarms.clear(request.alarm)
     bus.held_bytes -= request.size
@@ -303,6 +306,10 @@ def end(
 
 def on_drain(bus: Tables, event: events.Drain, now: float) -> None:
     bus.state = DRAIN[bus.state]
+    for request in bus.patient.values():
+        if request.durable and request.state is RequestState.QUEUED:
+            request.service.queue.forget_one()
+            park(request)
     look_whether_dry(bus)
 
 
@@ -311,6 +318,15 @@ def look_whether_dry(bus: Tables) -> None:
     has are there again after the next start."""
     if bus.state is not BusState.DRAINING or bus.prompt or bus.held:
         return
-    if all(request.durable and request.worker is None for request in bus.patient.values()):
+    # All jobs are looked at when those that held us up the last time no longer do.
+    while bus.undone and not _holds_up(bus.undone[-1]):
+        bus.undone.pop()
+    if not bus.undone:
+        bus.undone = [request for request in bus.patient.values() if _holds_up(request)]
+    if not bus.undone:
         bus.state = RUN_DRY[bus.state]
         bus.actions.append(Drained())
+
+
+def _holds_up(request: Request) -> bool:
+    return request.state not in TERMINAL and (not request.durable or request.worker is not None)

@@ -104,7 +104,9 @@ def _restore_job(bus: Bus, entry: ledger.JobEntry, links: dict[str, int], silent
     if request.expires_at != inf:
         bus.expiries.set(request, request.expires_at)
     if entry.worker:
+        # It counts as running, so that no more are started than the queue allows.
         request.state = ORPHAN[request.state]
+        service.running += 1
         attempts.set_alarm(bus, request, now + bus.limits.orphan_grace_s)
     elif entry.due_at > bus.wall_at(now):
         request.state = WAIT[request.state]

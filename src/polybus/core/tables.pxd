@@ -23,7 +23,7 @@ cdef class Tables:
     # Tests put a list of their own here, so it need not be exactly a list.
     cdef public object actions
     cdef public str store_trouble
-    cdef public list lines, policies
+    cdef public list lines, policies, undone
     cdef public Py_ssize_t batch, written, outcomes_bytes
     cdef public object held, outcomes, desk, retrying, follow, member_ended, serve, waiters
     cdef public double wall_offset, outcomes_age_s

@@ -138,6 +138,8 @@ class Tables:
         self.written = 0
         # What waits for a batch to be on disk: requests to be released, and actions.
         self.held: deque[tuple[int, Request | None, Any]] = deque()
+        # Requests that hold up the end while we drain, as of the last look at all of them.
+        self.undone: list[Request] = []
         # Outcomes of guaranteed requests, the oldest first: since when, whose, id, token, size, and itself.
         self.outcomes: deque[tuple[float, Client, bytes, bytes, int, Answer | Refuse]] = deque()
         self.outcomes_bytes = 0
@@ -244,6 +246,9 @@ class Tables:
         self.policies = policies
         for service in self.services.values():
             self._govern(service)
+            if service.queue.length and not service.slot:
+                # More may be allowed now: it is looked at with the next tick.
+                self.gates.set(service, 0.0)
 
     def _govern(self, service: Service) -> None:
         name = service.name.decode(errors="replace")

@@ -18,8 +18,9 @@ from polybus.core.actions import (
     Dismiss,
     HangUp,
 )
+from polybus.core.intake import BUILT_IN
 from polybus.core.lifecycle import CONGEST, LEAVE, TERMINAL, WorkerState
-from polybus.core.model import Address, Heartbeat, Reason, Service, Worker
+from polybus.core.model import Address, Heartbeat, Reason, Request, Service, Worker
 from polybus.core.requests import heard
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
         waiting = withdraw(bus, bus.workers[event.worker], why, now, event.holding)
     offers = {}
     for name, weight in event.offers:
-        service = bus.service(name)
+        service = None if name.startswith(BUILT_IN) else bus.service(name)
         if service is None:
-            bus.actions.append(Dismiss(event.worker, event.voice, str(Reason.TOO_MANY_SERVICES)))
+            bus.actions.append(Dismiss(event.worker, event.voice, _why_not(name)))
             for waiting_service in waiting:
                 dispatching.flow(bus, waiting_service, now)
             return None
@@ -83,17 +84,25 @@ def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
         bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
     heard(bus, worker, now)
-    service = bus.service(event.service)
+    service = None if event.service.startswith(BUILT_IN) else bus.service(event.service)
     if service is None:
         # It would wait for requests that never come: better that it knows.
-        remove(bus, worker, str(Reason.TOO_MANY_SERVICES), now)
-        bus.actions.append(Dismiss(event.worker, event.voice, str(Reason.TOO_MANY_SERVICES)))
+        why = _why_not(event.service)
+        remove(bus, worker, why, now)
+        bus.actions.append(Dismiss(event.worker, event.voice, why))
         return
     weight = _weight(service, event.weight)
     worker.offers[service] = weight
     service.roster.add(worker, weight)
     bus.observe("worker_up", now, worker=event.worker, worker_voice=event.voice, service=event.service)
     dispatching.feed(bus, worker, now)
+
+
+def _why_not(name: bytes) -> str:
+    """Why a service is not to be offered."""
+    if name.startswith(BUILT_IN):
+        return f"{name.decode(errors='replace')} is a service of the broker itself"
+    return str(Reason.TOO_MANY_SERVICES)
 
 
 def _weight(service: Service, offered: int) -> int:
@@ -237,12 +246,17 @@ def _period(heartbeat: Heartbeat) -> float:
     return heartbeat.beat_every_s or heartbeat.dead_after_s / 3
 
 
+def _is_given_up(request: Request, worker: Worker) -> bool:
+    """Whether a worker has something that it should not have any more."""
+    return request.state in TERMINAL or request.worker is not worker
+
+
 def watch_due(bus: Bus, now: float) -> None:
     for worker in bus.watches.due(now):
         if worker.state is WorkerState.GONE:
             # It went with another one at the same endpoint.
             continue
-        if worker.endpoint and any(request.state in TERMINAL for request in worker.inflight.values()):
+        if worker.endpoint and any(_is_given_up(request, worker) for request in worker.inflight.values()):
             # Nobody waits for it any more and it may never come: the slot is taken back.
             _hang_up(bus, worker, now)
             continue

@@ -15,7 +15,13 @@ R, W, N, B = RequestState, WorkerState, NodeState, BusState
 # Written out once more, so that a change of a table is a change of a promise.
 ALLOWED: dict[str, dict[IntEnum, IntEnum]] = {
     "queue": {R.ACCEPTED: R.QUEUED, R.WAITING: R.QUEUED, R.ORPHANED: R.QUEUED},
-    "wait": {R.ACCEPTED: R.WAITING, R.DISPATCHED: R.WAITING, R.STREAMING: R.WAITING},
+    "wait": {
+        R.ACCEPTED: R.WAITING,
+        R.QUEUED: R.WAITING,
+        R.WAITING: R.WAITING,
+        R.DISPATCHED: R.WAITING,
+        R.STREAMING: R.WAITING,
+    },
     "orphan": {R.ACCEPTED: R.ORPHANED},
     "claim": {R.ORPHANED: R.DISPATCHED, R.QUEUED: R.DISPATCHED},
     "dispatch": {R.ACCEPTED: R.DISPATCHED, R.QUEUED: R.DISPATCHED, R.WAITING: R.DISPATCHED},
