@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Meta, Struct, field
 
+from polybus.core.last_values import BYTES, COUNT
 from polybus.core.model import Limits, QueuePolicy
 from polybus.errors import ConfigError
 
@@ -48,6 +49,8 @@ class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     io_threads: Annotated[int, Meta(ge=1, le=64)] = 1
     # Messages a peer's pipe holds before the broker is told that it is full.
     pipe_messages: Count = 20_000
+    # Bytes of publications that wait for one subscriber; more are dropped, counted.
+    pipe_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = 16 * 1024 * 1024
     # Connections waiting to be accepted: thousands of workers reconnect at once after a restart.
     backlog: Count = 4096
     # "compiled", "pyzmq", or empty: the fastest there is.
@@ -119,6 +122,17 @@ class JobsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     results_age_s: Seconds = 86_400.0
 
 
+class LastValuesSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Whether the newest message of every topic is kept for subscribers that come later.
+    enabled: bool = True
+    # Those that were updated the longest time ago leave first, counted. Each counts its bytes twice and 500
+    # more: it is kept as it came and as subscribers get it.
+    count: Count = COUNT
+    bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = BYTES
+    # Whether they are there again after a restart, but for what changed in the last second of a crash.
+    durable: bool = True
+
+
 class AdminSettings(Struct, frozen=True, forbid_unknown_fields=True):
     port: Port = 5240
 
@@ -131,6 +145,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     dbp: DbpSettings = field(default_factory=DbpSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     limits: Limits = field(default_factory=Limits)
+    last_values: LastValuesSettings = field(default_factory=LastValuesSettings)
     jobs: JobsSettings = field(default_factory=JobsSettings)
     # By pattern (`mail.*`); the first that matches a queue's name holds for it.
     queues: dict[QueuePattern, QueueSettings] = field(default_factory=dict)

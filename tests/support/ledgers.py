@@ -27,6 +27,8 @@ from polybus.core.ledger import (
     Started,
     Ungrouped,
     Unscheduled,
+    Unvalued,
+    Valued,
     Waiting,
 )
 from polybus.core.model import JobOptions
@@ -107,6 +109,9 @@ def some_life(chance: random.Random, steps: int) -> list[list[Line]]:
         if chance.random() < 0.2:
             lines.append(Grouped(b"group-%d" % chance.randint(1, 5), chance.randbytes(50)))
             lines.append(Ungrouped(b"group-%d" % chance.randint(1, 5)))
+        lines.append(Valued(b"topic/%d" % (step % 20), [b"value %d" % step * (step % 3)], float(step)))
+        if step % 7 == 6:
+            lines.append(Unvalued(b"topic/%d" % (step * 3 % 20)))
         transactions.append(lines)
     return transactions
 
@@ -120,7 +125,15 @@ def everything(store: Store, contents: Contents | None = None) -> tuple[Any, ...
     dead = store.dead(1_000_000)
     assert len(dead) == contents.dead
     runs = {entry.key: store.runs(entry.key, 1_000) for entry in contents.schedules}
-    return contents.jobs, contents.outcomes, contents.schedules, contents.groups, dead, runs
+    return (
+        contents.jobs,
+        contents.outcomes,
+        contents.schedules,
+        contents.groups,
+        dead,
+        runs,
+        contents.values,
+    )
 
 
 # -- by hypothesis ----------------------------------------------------------------------------
@@ -161,4 +174,8 @@ LINES: st.SearchStrategy[Line] = st.one_of(
     st.builds(Ran, st.builds(run, KEYS, DUE)),
     st.builds(Grouped, st.sampled_from([b"g", b"h"]), st.binary(max_size=10)),
     st.builds(Ungrouped, st.sampled_from([b"g", b"h"])),
+    st.builds(
+        Valued, st.sampled_from([b"t", b"t/1", b"u"]), st.lists(st.binary(max_size=9), max_size=2), DUE
+    ),
+    st.builds(Unvalued, st.sampled_from([b"t", b"t/1", b"u"])),
 )

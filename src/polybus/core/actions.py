@@ -150,11 +150,33 @@ class Reschedule(Struct, frozen=True):
     message: Any
 
 
-class Fanout(Struct, frozen=True):
-    """Send a publication to everyone who wants it."""
+class Fanout:
+    """Send a publication to everyone who wants it. Kept as the last value of its topic."""
 
-    topic: bytes
-    body: Body
+    __match_args__ = ("topic", "body")
+    __slots__ = ("at", "body", "form", "size", "topic")
+
+    # As subscribers get it, once somebody has written it so; the core never looks inside.
+    form: Any
+    # What it costs to keep it.
+    size: int
+
+    def __init__(self, topic: bytes, body: Body, at: float = 0.0) -> None:
+        self.topic = topic
+        self.body = body
+        # The time of day.
+        self.at = at
+        self.form = None
+        self.size = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fanout) and self.topic == other.topic and self.body == other.body
+
+    def __hash__(self) -> int:
+        return hash(self.topic)
+
+    def __repr__(self) -> str:
+        return f"Fanout({self.topic!r}, {self.body!r})"
 
 
 class Approve(Struct, frozen=True):

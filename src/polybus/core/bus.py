@@ -20,6 +20,7 @@ from polybus.core import (
     events,
     flows,
     intake,
+    last_values,
     leaving,
     replies,
     requests,
@@ -41,6 +42,9 @@ class Bus(Tables):
         self.serve = desk.receive
         self.member_ended = flows.member_ended
         self.book = scheduling.Book()
+        self.last = last_values.LastValues()
+        # Publications of others on topics of the broker itself.
+        self.publications_refused = 0
 
     def handle(self, event: Any, now: float) -> None:
         """Let one event happen."""
@@ -57,6 +61,7 @@ def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
     workers.watch_due(bus, now)
     catalog.lapse_due(bus, now)
     requests.look_whether_dry(bus)
+    last_values.note_due(bus, now)
     if now - bus.swept_at >= 1.0:
         bus.swept_at = now
         replies.forget_old(bus, now)

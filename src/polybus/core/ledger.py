@@ -231,6 +231,20 @@ class Ungrouped(Struct, frozen=True):
     key: bytes
 
 
+class Valued(Struct, frozen=True):
+    """The last value of a topic; an entry as well. Nobody waits for this line."""
+
+    topic: bytes
+    body: list[bytes]
+    at: float
+
+
+class Unvalued(Struct, frozen=True):
+    """The topic has no last value any more."""
+
+    topic: bytes
+
+
 Line = (
     Accepted
     | Started
@@ -243,6 +257,8 @@ Line = (
     | Ran
     | Grouped
     | Ungrouped
+    | Valued
+    | Unvalued
 )
 
 
@@ -254,3 +270,4 @@ class Contents(Struct):
     schedules: list[ScheduleEntry]
     groups: dict[bytes, bytes]
     dead: int = 0
+    values: list[Valued] = []

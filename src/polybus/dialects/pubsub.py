@@ -1,8 +1,9 @@
 """The publishing sockets: no tags, no commands, only topics.
 
-Publishers send [topic, data …] to an XSUB socket.  An XPUB socket hands us what its subscribers want, one
-frame each: a first byte of 1 or 0 (wanted, no longer wanted) and the beginning of the topics.  Neither socket
-says who sent a message.  How a publication is written for the subscribers of each dialect is here too; eMQP's
+Publishers send [topic, data …] to an XSUB socket.  Subscribers over TCP are the server's own affair
+(`server.subscribers`); for those that come another way an XPUB socket hands us what they want, one frame
+each: a first byte of 1 or 0 (wanted, no longer wanted) and the beginning of the topics.  Neither socket says
+who sent a message.  How a publication is written for the subscribers of each dialect is here too; eMQP's
 PUBLISH command is in `emqp`.
 """
 
@@ -34,11 +35,13 @@ class PublishEar:
 
 
 class SubscribeEar:
-    """The ear of a socket that subscribers listen to."""
+    """The ear of an XPUB socket. It says that a prefix is wanted as often as somebody wants it, and that it
+    is no longer wanted once, after the last of them."""
 
     def __init__(self, bus: Bus, dialect: str) -> None:
         self._bus = bus
         self._dialect = dialect
+        self._wanted: set[bytes] = set()
 
     def receive(self, link: int, frames: Message, now: float) -> None:
         try:
@@ -46,7 +49,14 @@ class SubscribeEar:
         except RemoteProtocolError as error:
             _note(self._bus, link, self._dialect, error, now)
             return
-        self._bus.handle(events.Subscribe(link, prefix, wanted), now)
+        if wanted and prefix not in self._wanted:
+            # Whether it is known here or not, the socket serves it.
+            if len(self._wanted) < self._bus.limits.subscriptions:
+                self._wanted.add(prefix)
+                self._bus.handle(events.Subscribe(link, prefix, True), now)
+        elif not wanted and prefix in self._wanted:
+            self._wanted.discard(prefix)
+            self._bus.handle(events.Subscribe(link, prefix, False), now)
 
 
 def ebus_publication(topic: bytes, body: Body) -> Message:

@@ -48,6 +48,10 @@ class Keeping:
         self._settings = settings
         self._bus.retrying = Retrying(jobs.backoff_s, jobs.backoff_max_s, jobs.jitter)
         self._bus.outcomes_age_s = jobs.results_age_s
+        values = settings.last_values
+        self._bus.last.change(
+            values.count if values.enabled else 0, values.bytes, values.durable and jobs.store
+        )
         self._bus.book.timezone = jobs.timezone
         self._bus.book.missed = jobs.missed
         self._bus.change_policies(
@@ -75,6 +79,7 @@ class Keeping:
         if self._scribe is not None:
             bus.store_trouble = ""
             restore(bus, self._contents, Voice(), now)
+            bus.last.restore(self._contents.values)
             del self._contents
             self._scribe.start()
 

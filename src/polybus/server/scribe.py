@@ -25,7 +25,7 @@ from typing import Any, Final, TypeGuard
 
 from msgspec import Struct
 
-from polybus.core.ledger import Accepted, Ended, Line, Started, Waiting
+from polybus.core.ledger import Accepted, Ended, Line, Started, Valued, Waiting
 from polybus.errors import StoreError, StoreFull
 from polybus.store.port import Store
 
@@ -334,4 +334,6 @@ def _size(lines: Sequence[Line]) -> int:
             size += sum(map(len, line.job.body))
         elif type(line) is Ended and line.outcome is not None:
             size += sum(map(len, line.outcome.body))
+        elif type(line) is Valued:
+            size += sum(map(len, line.body))
     return size

@@ -110,7 +110,7 @@ def test_publications_are_passed_on_and_counted() -> None:
     assert (record.service, record.size) == (b"a", 3)
 
 
-def test_subscriptions_are_known_per_link_and_end_when_the_socket_says_so() -> None:
+def test_subscriptions_are_known_per_link_and_end_with_the_last_who_wants_them() -> None:
     stage = Stage()
     for link, prefix, wanted in (
         (5, b"a", True),
@@ -124,17 +124,21 @@ def test_subscriptions_are_known_per_link_and_end_when_the_socket_says_so() -> N
     assert topics.wanted(stage.bus, b"abc")
     assert not topics.wanted(stage.bus, b"bcd")
     stage.do(events.Subscribe(5, b"a", False))
+    assert topics.wanted(stage.bus, b"abc")
+    stage.do(events.Subscribe(5, b"a", False))
     assert not topics.wanted(stage.bus, b"abc")
     stage.do(events.Subscribe(6, b"", True))
     assert topics.wanted(stage.bus, b"anything")
 
 
-def test_subscriptions_are_limited_per_link() -> None:
-    stage = Stage(Limits(subscriptions=2))
-    for prefix in (b"a", b"b", b"c", b"a"):
-        stage.do(events.Subscribe(5, prefix, True))
-    stage.do(events.Subscribe(6, b"c", True))
-    assert stage.bus.subscriptions == {5: {b"a": 2, b"b": 1}, 6: {b"c": 1}}
+def test_nobody_else_publishes_on_topics_of_the_broker() -> None:
+    stage = Stage()
+    stage.do(events.Publish(b"polybus/monitor/summary", [b"{}"]))
+    assert not stage.actions(act.Fanout)
+    assert (stage.bus.counters.published, stage.bus.publications_refused) == (0, 1)
+    assert stage.told("refused")[0].reason == "own_topic"
+    topics.publish(stage.bus, b"polybus/monitor/summary", [b"{}"], stage.now)
+    assert stage.bus.last.get(b"polybus/monitor/summary") is not None
 
 
 # -- the end ------------------------------------------------------------------------------------------

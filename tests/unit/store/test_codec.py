@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from polybus.core.ledger import JobEntry, Started
+from polybus.core.ledger import JobEntry, Started, Valued
 from polybus.core.model import JobOptions
 from polybus.store.codec import CODECS, Delay, Group, checksum
 from support.ledgers import history, job, letter, outcome, run, schedule, token
@@ -21,6 +21,7 @@ ENTRIES: dict[str, Any] = {
     "schedule": schedule("a", 1.0),
     "run": run("a", 1.0),
     "grouping": Group(b"g", b"state"),
+    "last_value": Valued(b"weather/rome", [b"sunny"], 1.7e9),
 }
 
 FIRST_VERSION = {
@@ -65,6 +66,7 @@ FIRST_VERSION = {
         "73656400a5746f6b656ec40a30313233616263642d31"
     ),
     "grouping": ("92c40167c4057374617465"),
+    "last_value": ("93c40c776561746865722f726f6d6591c40573756e6e79cb41d954fc40000000"),
 }
 CHECKSUMS = {
     "job": 2371472361,
@@ -75,6 +77,7 @@ CHECKSUMS = {
     "schedule": 2457753099,
     "run": 1644956657,
     "grouping": 3218137415,
+    "last_value": 2589480972,
 }
 
 
