@@ -23,11 +23,12 @@ MARK: Final = "store.mark"
 _UNFINISHED: Final = "store.new"
 _ASIDE: Final = "store.aside"
 
-# Measured: larger pages make large transactions a little cheaper, and small ones dearer from 16 KiB on.
-PAGE_BYTES: Final = 8192
-# The log is copied into the database when it has this many pages, 16 MiB. Longer, and pages that change
-# often are copied less often; but then the one commit that copies, and a start after a crash, take longer.
-CHECKPOINT_PAGES: Final = 2048
+# Measured: with 100 jobs a commit 910 bytes are written for each, with pages twice as large 1,390, for the
+# same CPU time.
+PAGE_BYTES: Final = 4096
+# The log is copied into the database when it has this many pages, 16 MiB. Four times as many save one byte
+# in fifteen; but then the one commit that copies, and a start after a crash, take longer.
+CHECKPOINT_PAGES: Final = 4096
 # After an unusually large transaction the log gives the room back.
 LOG_BYTES: Final = 64 * 1024 * 1024
 CACHE_KIB: Final = 65_536
