@@ -208,6 +208,9 @@ def test_many_at_once(place: Place) -> None:
     handles = bus.send_many(add.s(n, 1) for n in range(500))
     assert [handle.get(WAIT_S) for handle in handles] == list(range(1, 501))
     assert len({handle.id for handle in handles}) == 500
+    assert bus.get_many(handles, WAIT_S) == list(range(1, 501))
+    found = bus.get_many([handles[0], fail.delay(), handles[2]], WAIT_S, return_errors=True)
+    assert (found[0], str(found[1]), found[2]) == (1, "failed: ValueError: this never works", 3)
 
 
 # -- flows ------------------------------------------------------------------------------------------
@@ -288,6 +291,7 @@ def test_asyncio(place: Place, tmp_path: Path) -> None:
             assert await (await numbers.adelay(then=total.s())).aget(WAIT_S) == 6
             many = await bus.asend_many(add.s(n, 0) for n in range(200))
             assert [await each.aget(WAIT_S) for each in many] == list(range(200))
+            assert await bus.aget_many(many, WAIT_S) == list(range(200))
             posted = [await add.asend((n, n), wait=False) for n in range(5)]
             await bus.aflush()
             assert [await each.aget(WAIT_S) for each in posted] == [0, 2, 4, 6, 8]

@@ -14,7 +14,7 @@ from polybus.client import questions
 from polybus.errors import RequestFailed, RequestTimeout
 
 if TYPE_CHECKING:
-    from polybus.client.app import Bus
+    from polybus.client.asking import Asking
     from polybus.client.desk import Posted
 
 R = TypeVar("R")
@@ -23,13 +23,13 @@ R = TypeVar("R")
 class JobHandle(Generic[R]):
     """A job that the broker has. Any thread may use it; every method has an `a…` twin to be awaited."""
 
-    __slots__ = ("_bus", "_posted", "_read", "id")
+    __slots__ = ("_bus", "_posted", "id", "read")
 
     def __init__(
-        self, bus: Bus, job_id: str, read: Callable[[bytes], R], posted: Posted | None = None
+        self, bus: Asking, job_id: str, read: Callable[[bytes], R], posted: Posted | None = None
     ) -> None:
         self._bus = bus
-        self._read = read
+        self.read = read
         # What a receipt is still expected for, if the job was sent without waiting.
         self._posted = posted
         self.id: Final = job_id
@@ -41,11 +41,11 @@ class JobHandle(Generic[R]):
         takes longer: the job goes on then.
         """
         self.confirm(timeout_s)
-        return self._read(self._bus.do(self._result(timeout_s)))
+        return self.read(self._bus.do(self._result(timeout_s)))
 
     async def aget(self, timeout_s: float | None = None) -> R:
         await self.aconfirm(timeout_s)
-        return self._read(await self._bus.ado(self._result(timeout_s)))
+        return self.read(await self._bus.ado(self._result(timeout_s)))
 
     def _result(self, timeout_s: float | None) -> questions.Plan[bytes]:
         return questions.result(self.id, math.inf if timeout_s is None else timeout_s, self._bus.desk.clock)
@@ -130,7 +130,7 @@ class Schedule:
 
     __slots__ = ("_bus", "key", "next_at")
 
-    def __init__(self, bus: Bus, key: str, next_at: float | None) -> None:
+    def __init__(self, bus: Asking, key: str, next_at: float | None) -> None:
         self._bus = bus
         self.key: Final = key
         #: When it is due next, in UTC; as of the moment when the schedule was set.

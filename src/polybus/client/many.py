@@ -1,4 +1,4 @@
-"""Thousands of submissions at once, and what came of each."""
+"""Thousands of jobs at once: their submissions, and their results."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from polybus.client.calls import Sendable, new_id
 from polybus.client.handles import JobHandle
-from polybus.errors import JobRefused, RequestFailed
+from polybus.errors import JobError, JobRefused, RequestFailed
 
 if TYPE_CHECKING:
-    from polybus.client.app import Bus
+    from polybus.client.asking import Asking
 
 
 class Many:
     """Calls on their way: written one by one as there is room, answered in the same order."""
 
-    def __init__(self, bus: Bus, calls: Iterable[Sendable[Any]]) -> None:
+    def __init__(self, bus: Asking, calls: Iterable[Sendable[Any]]) -> None:
         self._bus = bus
         self._calls = calls
         self._sent: list[JobHandle[Any]] = []
@@ -48,3 +48,31 @@ class Many:
         if self._refused is not None and not return_errors:
             raise self._refused
         return self._taken
+
+
+class ManyResults:
+    """Results that are waited for together; each failure is looked into when it comes."""
+
+    def __init__(self, handles: Iterable[JobHandle[Any]]) -> None:
+        self.handles = list(handles)
+        self._found: list[Any] = []
+
+    def bodies(self) -> Iterator[bytes]:
+        for handle in self.handles:
+            yield handle.id.encode()
+
+    @property
+    def next(self) -> JobHandle[Any]:
+        """The job whose result is waited for."""
+        return self.handles[len(self._found)]
+
+    def take(self, answer: bytes) -> None:
+        self._found.append(self.next.read(answer))
+
+    def fail(self, error: JobError, return_errors: bool) -> None:
+        if not return_errors:
+            raise error
+        self._found.append(error)
+
+    def end(self) -> list[Any]:
+        return self._found

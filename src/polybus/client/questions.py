@@ -240,6 +240,12 @@ def result(job: str, timeout_s: float, clock: Callable[[], float]) -> Plan[bytes
             raise no_result(job, timeout_s)
 
 
+def reason(job: str, refusal: RequestFailed) -> Plan[None]:
+    """Raise what a refusal says about a job."""
+    error = yield from _why(job, refusal)
+    raise error or no_result(job, 0.0)
+
+
 def no_result(job: str, timeout_s: float) -> ResultTimeout:
     return ResultTimeout(
         job, f"job {job} has no result after {timeout_s:g} s; it goes on: ask again, or cancel it"

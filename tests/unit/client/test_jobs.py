@@ -510,6 +510,25 @@ def test_send_many_says_which_receipt_is_missing(bus: Bus, desk: FakeDesk, send:
     assert caught.value.job == json.loads(desk.asked[1].body.partition(b"\n")[0])["id"]
 
 
+def test_get_many(bus: Bus, desk: FakeDesk, send: Job[Any, str, str]) -> None:
+    handles = bus.send_many([send.s("a")] * 3)
+    desk.replies = [b'"1"', b'"2"', b'"3"']
+    assert bus.get_many(handles) == ["1", "2", "3"]
+    broken = [b'"1"', RequestFailed("failed", "boom"), facts(state="failed", history=HISTORY), b'"3"']
+    desk.replies = list(broken)
+    with pytest.raises(JobFailed, match="boom") as caught:
+        bus.get_many(handles)
+    assert caught.value.job == handles[1].id
+    desk.replies = list(broken)
+    first, second, third = bus.get_many(handles, return_errors=True)
+    assert (first, third) == ("1", "3")
+    assert second.history == tuple(HISTORY)
+    desk.replies = [b'"1"', RequestTimeout("no")]
+    with pytest.raises(ResultTimeout) as late:
+        bus.get_many(handles, 3)
+    assert late.value.job == handles[1].id
+
+
 def test_without_waiting(bus: Bus, desk: FakeDesk, send: Job[Any, str, str]) -> None:
     handle = send.send(("a",), wait=False)
     handle.confirm()
