@@ -1,7 +1,7 @@
 """Between the loop and the scribe: what the core noted goes to disk, and the core is told when it is there.
 
-At the start the store is read and the bus filled from it; a store that cannot be trusted stops the broker with
-a word on what to do, because to go on without it would be to lose what was promised.
+At the start the store is read and the bus filled from it; a store that cannot be trusted stops the broker
+with a word on what to do, because to go on without it would be to lose what was promised.
 """
 
 from __future__ import annotations
