@@ -228,6 +228,20 @@ def test_sigterm_finishes_what_runs_and_gives_back_the_rest(broker: JobBroker) -
     assert lines(begun) == ["begun"]
 
 
+def test_what_a_busy_worker_cannot_begin_goes_to_another(broker: JobBroker) -> None:
+    begun, go = broker.folder / "begun", broker.folder / "go"
+    with closing(Worker(broker, "-c", "1")):
+        for handle in [worker_app.add.delay(n, n) for n in range(50)]:
+            handle.get(timeout_s=20)
+        running = worker_app.hold.delay(str(begun), str(go))
+        until(begun.exists)
+        waiting = [worker_app.who.delay() for _ in range(10)]
+        with closing(Worker(broker, "-c", "1")):
+            assert {handle.get(timeout_s=20)[1] for handle in waiting} == {1}
+            go.touch()
+            assert running.get(timeout_s=20) == "done"
+
+
 def test_after_the_grace_the_rest_is_killed_and_run_elsewhere(broker: JobBroker) -> None:
     begun, go = broker.folder / "begun", broker.folder / "go"
     with closing(Worker(broker, "-c", "1", "--grace", "0.3")) as first:

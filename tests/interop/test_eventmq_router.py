@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+from pathlib import Path
 
 import pytest
 
 from polybus import Client, Request, RequestTimeout, Worker
+from support.commands import Running, closing
 from support.interop_eventmq import EventMQ
 from support.interop_process import running, until
+from support.job_broker import TESTS
 
 
 def slots(eventmq: EventMQ, admin: str) -> list[int]:
@@ -64,3 +68,25 @@ def test_a_polybus_worker_serves_eventmq_s_router(eventmq: EventMQ) -> None:
         assert worker.invalid == 0
     # It said goodbye.
     assert slots(eventmq, places["admin"]) == []
+
+
+def test_polybus_worker_serves_eventmq_s_router_and_says_nothing_strange(
+    eventmq: EventMQ, tmp_path: Path
+) -> None:
+    router, places = eventmq.router()
+    notes = tmp_path / "notes"
+    arguments = ("support.worker_app:bus", "-Q", "email:7", "-c", "1", "--broker", places["workers"])
+    with closing(Running("worker", *arguments, cwd=tmp_path, env={"PYTHONPATH": str(TESTS)})) as worker:
+        # Its INFORM has one frame more than EventMQ's.
+        worker.wait_for(worker.output, "ready email")
+        until(lambda: slots(eventmq, places["admin"]) == [1], "a READY")
+        with Client(places["clients"], "emqp") as client:
+            for number in range(20):
+                call = {"path": "support.worker_app", "callable": "note", "args": [str(notes), str(number)]}
+                client.submit("email", json.dumps(["run", call]).encode())
+            until(lambda: notes.exists() and len(notes.read_text().split()) == 20, "the jobs")
+        assert worker.end(signal.SIGTERM) == 0
+    assert sorted(notes.read_text().split(), key=int) == [str(number) for number in range(20)]
+    until(lambda: slots(eventmq, places["admin"]) == [], "its goodbye")
+    log = router.log()
+    assert not [word for word in ("LEAVE", "RETURN", "PROGRESS", "Traceback") if word in log]

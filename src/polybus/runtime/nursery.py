@@ -203,18 +203,14 @@ class _Keeper:
 
     def _bury(self) -> None:
         for pid in list(self._children):
-            # Left unburied for a moment: until then its process group is certainly its own.
             try:
-                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                    continue
+                status = _end_of(pid)
             except ChildProcessError:
                 self._children.discard(pid)
                 continue
-            with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-            self._children.discard(pid)
-            self._say(_ENDED, pid, status)
+            if status is not None:
+                self._children.discard(pid)
+                self._say(_ENDED, pid, status)
 
     def _kill_all(self) -> None:
         for pid in self._children:
@@ -227,6 +223,23 @@ class _Keeper:
     def _say(self, what: int, first: int, second: int) -> None:
         with contextlib.suppress(OSError):
             self._control.sendall(_RECORD.pack(what, first, second))
+
+
+def _end_of(pid: int) -> int | None:
+    """The wait status of a child that has ended, after what is left of its process group was killed."""
+    if hasattr(os, "waitid"):
+        # Left unburied for a moment: until then the number of the group is certainly its own.
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        return os.waitpid(pid, 0)[1]
+    found, status = os.waitpid(pid, os.WNOHANG)
+    if not found:
+        return None
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+    return status
 
 
 def _die_with_parent() -> None:

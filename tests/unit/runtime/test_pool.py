@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -276,6 +278,39 @@ def test_a_paused_pool_gives_up_what_it_has_not_begun(tmp_path: Path) -> None:
         assert [task.owner for task in bench.pool.take_waiting()] == list(range(101, 121))
         go.touch()
         assert bench.outcome(slow) == "found"
+        assert bench.pool.load == 0
+
+
+def test_a_storm_of_everything_at_once(tmp_path: Path) -> None:
+    """Crashes, limits and cancelling at random: whatever ended well ran once, and only the unlucky failed."""
+    rng = random.Random(7)
+    path = tmp_path / "notes"
+    with Bench(2, cancel_grace_s=0.1, prefetch=40, max_jobs=50) as bench:
+        bench.until_up(2)
+        notes: dict[int, str] = {}
+        unlucky: list[int] = []
+        cancelled: set[int] = set()
+        for n in range(300):
+            dice = rng.random()
+            if dice < 0.9:
+                notes[bench.submit("note", str(path), str(n))] = str(n)
+            elif dice < 0.98:
+                unlucky.append(bench.submit("leave", 3))
+            else:
+                unlucky.append(bench.submit("spin", limit_s=0.05))
+            if rng.random() < 0.05 and notes:
+                victim = rng.choice(list(notes))
+                bench.cancel(victim)
+                cancelled.add(victim)
+            if rng.random() < 0.3:
+                bench.turn()
+        for job in (*notes, *unlucky):
+            bench.outcome(job)
+        ran = Counter(lines(path))
+        assert set(ran.values()) == {1}
+        assert {bench.failures[job][0] for job in unlucky} == {"crashed", "timeout"}
+        assert {job for job in notes if job in bench.failures} <= cancelled
+        assert all(ran[word] for job, word in notes.items() if job in bench.results)
         assert bench.pool.load == 0
 
 
