@@ -1,14 +1,9 @@
-"""The processes of a run: a broker, workers that are killed and come back, and producers that never give up.
-
-Every process has a session of its own, so that it can be ended with everything that it started.
-"""
+"""The processes of a run: a broker, workers that are killed and come back, and producers that persist."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -67,8 +62,8 @@ class Process:
         self.starts = 0
         self.started_at = 0.0
         self.popen: subprocess.Popen[bytes] | None = None
-        # Everybody who was ever in one of its sessions.
-        self.sessions: list[int] = []
+        # Processes that former starts had started themselves: they must not outlive them.
+        self._orphans: list[psutil.Process] = []
 
     @property
     def log(self) -> Path:
@@ -87,7 +82,6 @@ class Process:
                 env=self._env,
                 start_new_session=True,
             )
-        self.sessions.append(self.popen.pid)
 
     @property
     def pid(self) -> int:
@@ -107,22 +101,32 @@ class Process:
         until(lambda: self.said(word) or not self.is_alive, f"{self.name} says {word!r}", timeout_s)
         assert self.said(word), f"{self.name} has ended; see {self.log}\n{self.log.read_text()[-2000:]}"
 
-    def family(self) -> list[int]:
+    def family(self) -> list[psutil.Process]:
         """The process and all that it started."""
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-            return [process.pid, *(child.pid for child in process.children(recursive=True))]
+            return [process, *process.children(recursive=True)]
         return []
 
-    def kill(self) -> None:
-        """End it and everything that it started, at once."""
-        if self.popen is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.popen.pid, signal.SIGKILL)
-            self.popen.wait()
-            if self.popen.stdin is not None:
-                with contextlib.suppress(OSError):
-                    self.popen.stdin.close()
+    def kill(self, only_first: bool = False) -> None:
+        """End it and everything that it started, at once; or only itself: the others must notice."""
+        if self.popen is None:
+            return
+        # Some have a session of their own, so that no signal to a group would reach them.
+        family = self.family()
+        self._orphans += family[1:]
+        for process in family[:1] if only_first else family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.popen.wait()
+        if self.popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.popen.stdin.close()
+
+    def leftovers(self) -> list[psutil.Process]:
+        """Processes of former starts that are still there, although their first one is gone."""
+        self._orphans = [process for process in self._orphans if _lives(process)]
+        return self._orphans
 
     def tell(self, line: str) -> None:
         assert self.popen is not None
@@ -131,15 +135,11 @@ class Process:
             self.popen.stdin.write(line.encode() + b"\n")
             self.popen.stdin.flush()
 
-    def leftovers(self) -> list[int]:
-        """Processes of former starts that are still there, although their first one is gone."""
-        former = set(self.sessions[:-1] if self.is_alive else self.sessions)
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if os.getsid(process.pid) in former and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process.pid)
-        return found
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 class Plant:
@@ -228,9 +228,9 @@ class Plant:
     def close(self) -> None:
         for process in self.all:
             process.kill()
-            for session in process.sessions:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(session, signal.SIGKILL)
+            for orphan in process.leftovers():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    orphan.kill()
 
 
 def _settings(ports: dict[str, int]) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import random
 import shutil
 import signal
@@ -117,19 +116,15 @@ class Killer:
         if how == "child":
             # The pool must notice and replace it.
             self._count("pool, a child")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._random.choice(family[1:]), signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._random.choice(family[1:]).kill()
             return
         if how == "parent":
             # Its children must notice and end.
             self._count("pool, the parent")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(victim.pid, signal.SIGKILL)
-            assert victim.popen is not None
-            victim.popen.wait()
         else:
             self._count("pool" if len(family) > 1 else "plain worker")
-            victim.kill()
+        victim.kill(only_first=how == "parent")
         _wait(self._random.uniform(*AWAY_S))
         victim.start()
 
@@ -139,9 +134,9 @@ class Killer:
         stopped = [self._random.choice(family)] if one else family
         self._count(f"{victim.name}{', one process' if one else ''}")
         for number in (signal.SIGSTOP, signal.SIGCONT):
-            for pid in stopped:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+            for process in stopped:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
             if number is signal.SIGSTOP:
                 _wait(self._random.uniform(*STOPPED_S))
 
@@ -192,10 +187,8 @@ def check_processes(plant: Plant, verdict: Verdict) -> None:
     with contextlib.suppress(AssertionError):
         until(lambda: not any(process.leftovers() for process in plant.workers), timeout_s=LEFTOVERS_S)
     for process in plant.workers:
-        left = process.leftovers()
-        if left:
-            names = [psutil.Process(pid).cmdline() for pid in left if psutil.pid_exists(pid)]
-            verdict.problems.append(f"{process.name} was killed and left processes behind: {names}")
+        if left := process.leftovers():
+            verdict.problems.append(f"{process.name} was killed and left processes behind: {left}")
 
 
 # -- telling --------------------------------------------------------------------------------------
