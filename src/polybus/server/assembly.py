@@ -22,9 +22,11 @@ from polybus.dialects.port import Ear, Message, RouterEar
 from polybus.dialects.pubsub import PublishEar, SubscribeEar, ebus_publication, emqp_publication
 from polybus.server.effects import Publication
 from polybus.server.links import Link, bind, make_socket
+from polybus.server.subscribers import Subscribers
 
 # What an XSUB sends to get every publication, and the first byte of a subscription.
 SUBSCRIBE_ALL = b"\x01"
+TCP = "tcp://"
 
 
 class DeafEar:
@@ -38,7 +40,9 @@ class Assembly(Struct):
     links: list[Link]
     admin: Link
     outbound: Link
-    subscribers: list[tuple[int, Publication]] = field(default_factory=list)
+    subscribers: Subscribers
+    # Links on which libzmq serves the subscribers, and how publications are written there.
+    served_by_libzmq: list[tuple[int, Publication]] = field(default_factory=list)
     # How clients are answered, by names that mean the same after a restart.
     voices: dict[str, Any] = field(default_factory=dict)
 
@@ -89,15 +93,23 @@ def open_links(
     publishers = add(zmq.XSUB, "ebus.publish", PublishEar(bus, "ebus"))
     if publishers is not None:
         publishers.socket.send(SUBSCRIBE_ALL)
-    assembly = Assembly(links, admin, outbound)
+    subscribers = Subscribers(bus, settings.broker.pipe_messages, settings.broker.pipe_bytes)
+    assembly = Assembly(links, admin, outbound, subscribers)
     for name in ("ebus", "emqp", "mdp1", "mdp2", "mdr"):
         for at in (1, 2):
             assembly.voices[f"{name}.{at}"] = dialects[name].client_voices[at]
     publications = {"ebus.subscribe": ebus_publication, "emqp.subscribe": emqp_publication}
     for name, publication in publications.items():
-        link = add(zmq.XPUB, name, SubscribeEar(bus, name.split(".")[0]))
-        if link is not None:
-            assembly.subscribers.append((link.number, publication))
+        dialect = name.split(".")[0]
+        if (endpoint(settings, name) or "").startswith(TCP):
+            link = add(zmq.STREAM, name, subscribers)
+            if link is not None:
+                subscribers.add(link.number, dialect, publication)
+        else:
+            # There are raw connections over TCP only; elsewhere nobody gets last values.
+            link = add(zmq.XPUB, name, SubscribeEar(bus, dialect))
+            if link is not None:
+                assembly.served_by_libzmq.append((link.number, publication))
     return assembly
 
 

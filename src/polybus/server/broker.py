@@ -25,9 +25,9 @@ from polybus.config import Settings
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bus import Bus
+from polybus.core.last_values import note_all
 from polybus.core.lifecycle import BusState
 from polybus.dialects.ebus import FAREWELL
-from polybus.dialects.pubsub import ebus_publication
 from polybus.errors import ConfigError
 from polybus.server.admin import AdminEar
 from polybus.server.admin_jobs import JobDesk
@@ -58,7 +58,6 @@ class Broker:
         self._clock = clock
         self._wall = wall
         self.bus = Bus(secrets.token_hex(4).encode() + b"-", settings.limits)
-        self.publications_dropped = 0
         self.internal_errors = 0
         self._stop_at: float | None = None
         self._drain_asked = False
@@ -99,8 +98,13 @@ class Broker:
             self._data_dir.release()
             raise
         self._outbox = Outbox(self.bus, self._pump)
-        self._outbox.subscribers = self._assembly.subscribers
-        self._outbox.on_full_subscriber = self._send_to_those_who_keep_up
+        self._subscribers = self._assembly.subscribers
+        self._subscribers.delivery.pump = self._pump
+        self._outbox.handlers.update(self._subscribers.handlers)
+        if self._assembly.served_by_libzmq:
+            self._outbox.subscribers = self._assembly.served_by_libzmq
+            self._outbox.on_full_subscriber = self._send_to_those_who_keep_up
+            self._outbox.handlers[act.Fanout] = self._fan_out_to_all
         self._outbox.handlers[act.Drained] = lambda action: self._end_soon()
         # The core has let go of it already; only listeners want to know, and they are told by Observed.
         self._outbox.handlers[act.Forget] = lambda action: None
@@ -130,10 +134,14 @@ class Broker:
             "pump": self._pump.kind,
             "up_s": round(self._clock() - self._started_at, 3),
             "endpoints": self.endpoints,
-            "publications_dropped": self.publications_dropped,
+            **self._subscribers.facts(),
             "dead_letters_dropped": self._jobs.dropped,
             "internal_errors": self.internal_errors,
         }
+
+    def subscribers(self) -> list[dict[str, Any]]:
+        """All subscribers that the broker serves itself, those that missed most first."""
+        return self._subscribers.views(self._clock())
 
     def run(self) -> None:
         """Work until drained or stopped. Then everything is closed."""
@@ -166,17 +174,18 @@ class Broker:
 
     def _loop(self) -> None:
         bus, outbox, clock = self.bus, self._outbox, self._clock
+        subscribers = self._subscribers
         recv_many = self._pump.recv_many
         # The last one is the pipe that wakes us.
         receive: list[Receive] = [*(ear.receive for ear in self._ears), self._woken]
         tick = events.Tick()
         tapped_at = now = clock()
-        next_at = 0.0
+        tick_at = wake_at = 0.0
         while self._stop_at is None or now < self._stop_at:
-            batch = recv_many(max(0, int((next_at - now) * 1000) + 1), BATCH)
+            batch = recv_many(max(0, int((wake_at - now) * 1000) + 1), BATCH)
             now = clock()
             outbox.hear(batch, receive, now, self._survive)
-            if now >= next_at:
+            if now >= tick_at:
                 # The time of day may be set while we run; a tick's delay is soon enough.
                 bus.wall_offset = self._wall() - now
                 bus.handle(tick, now)
@@ -184,10 +193,13 @@ class Broker:
                     tapped_at = now
                     self._admin.expire(now)
                     self._jobs.keep_at_most(self.settings.jobs.dead_letters)
+            subscribers.resume(now)
             outbox.settle(now)
+            subscribers.flush(now)
             if bus.lines:
                 self._keeping.hand_over()
-            next_at = bus.next_at(now)
+            tick_at = bus.next_at(now)
+            wake_at = min(tick_at, subscribers.next_at)
 
     def _survive(self, link: int, frames: Message) -> None:
         """An exception that should not have been: told with all there is to know, and counted."""
@@ -230,10 +242,14 @@ class Broker:
 
     # -- carrying out -----------------------------------------------------------------------------
 
+    def _fan_out_to_all(self, action: act.Fanout) -> None:
+        self._subscribers.fan_out(action)
+        self._outbox.fan_out(action)
+
     def _send_to_those_who_keep_up(self, link: int, message: Message) -> None:
         """A subscriber has just become full: that is counted, its copy is dropped, the others get theirs.
         Until it has room again libzmq passes it over without a word, so it may miss more than was counted."""
-        self.publications_dropped += 1
+        self._subscribers.delivery.dropped += 1
         socket = self._assembly.links[link].socket
         socket.set(zmq.XPUB_NODROP, 0)
         self._pump.send_many([(link, message)])
@@ -261,12 +277,16 @@ class Broker:
     def _close(self) -> None:
         """Say goodbye to everyone who waits for us, then close."""
         now = self._clock()
-        for link in self._assembly.links:
-            if link.name == "ebus.subscribe":
-                self.bus.actions.append(act.Say((link.number, b""), ebus_publication(*FAREWELL)))
+        self._subscribers.say("ebus", *FAREWELL)
+        names = {link.number: link.name for link in self._assembly.links}
+        for number, publication in self._assembly.served_by_libzmq:
+            if names[number] == "ebus.subscribe":
+                self.bus.actions.append(act.Say((number, b""), publication(*FAREWELL)))
         for worker in list(self.bus.workers.values()):
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
         self._outbox.settle(now)
+        self._subscribers.flush(now)
+        note_all(self.bus)
         left = self._keeping.close(now)
         if left:
             print(

@@ -36,7 +36,7 @@ class Outbox:
         self._pump = pump
         self._messages: list[tuple[int, Message]] = []
         self._sources: list[Any] = []
-        # Where publications go: link number and how it is written there.
+        # Where publications go that libzmq hands to its subscribers: link number and how it is written there.
         self.subscribers: list[tuple[int, Publication]] = []
         # Called for a publication that a full subscriber did not take: (link, message).
         self.on_full_subscriber: Callable[[int, Message], None] = lambda link, message: None
@@ -51,7 +51,7 @@ class Outbox:
             act.Beat: self._beat,
             act.Dismiss: self._dismiss,
             act.Reschedule: self._reschedule,
-            act.Fanout: self._fanout,
+            act.Fanout: self.fan_out,
             act.Approve: self._approve,
             act.Deny: self._deny,
             act.Acknowledge: self._acknowledge,
@@ -198,6 +198,7 @@ class Outbox:
     def _say(self, action: act.Say) -> None:
         self.put(action.peer[0], action.frames, action)
 
-    def _fanout(self, action: act.Fanout) -> None:
+    def fan_out(self, action: act.Fanout) -> None:
+        """To links on which libzmq serves the subscribers."""
         for link, publication in self.subscribers:
             self.put(link, publication(action.topic, action.body), action)

@@ -16,8 +16,12 @@ from polybus.config import BrokerSettings, variable
 from polybus.dialects.port import Ear
 from polybus.errors import ConfigError
 
-# What a subscriber may lag behind before its messages are dropped, counted.
+# What a subscriber may lag behind before its messages are dropped, counted; if libzmq serves it (XPUB).
 PUBLICATIONS_QUEUED: Final = 100_000
+# If we serve it (STREAM): pieces in the pipe to it, which may each be 64 KiB (`subscriber.CHUNK_BYTES`); the
+# rest waits in the broker, where it can be counted. And pieces from it, each at most 8 KiB.
+CHUNKS_QUEUED: Final = 16
+CHUNKS_UNREAD: Final = 64
 
 
 class Link(Struct):
@@ -57,6 +61,9 @@ def make_socket(
         # Every subscription is seen, and the last end of each; a full subscriber is reported.
         socket.set(zmq.XPUB_VERBOSE, 1)
         socket.set(zmq.XPUB_NODROP, 1)
+    if kind == zmq.STREAM:
+        socket.set(zmq.SNDHWM, CHUNKS_QUEUED)
+        socket.set(zmq.RCVHWM, CHUNKS_UNREAD)
     return socket
 
 
