@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from polybus.core import events, scheduling
 from polybus.core.ledger import ScheduleEntry, ScheduleRun
 from polybus.core.model import JobOptions
-from polybus.core.schedules import LATE, MOVED, PUNCTUAL_S, RAN, SKIPPED
+from polybus.core.schedules import LATE, MOVED, POSTPONED, PUNCTUAL_S, RAN, SKIPPED
 from polybus.store.memory import MemoryStore
 from support.clockwork import Clockwork
 from support.due_times import Span
@@ -46,6 +46,7 @@ RUN_COUNTS = (1, 5, 50)
 EVERY_S = 3600.0
 RESTARTS = 300
 JUMPS = 60
+FULL_DISKS = 30
 OPTIONS = JobOptions(reply_requested=False, guarantee=True)
 
 
@@ -88,7 +89,7 @@ class Month:
         self.entries = {entry.key: entry for entry in entries(self.seed)}
         # The latest time of day at which runs were written down.
         self.high = 0.0
-        self.restarts = self.jumps = 0
+        self.restarts = self.jumps = self.full_disks = 0
 
     def live(self) -> None:
         clock, seed = self.clock, self.seed
@@ -97,11 +98,12 @@ class Month:
         clock.settle()
         clock.worker("jobs")
         end = clock.now + DAYS * 86_400
-        pause_s = DAYS * 86_400 / (RESTARTS + JUMPS)
+        pause_s = DAYS * 86_400 / (RESTARTS + JUMPS + FULL_DISKS)
         while clock.now < end:
             self.pass_time(seed.expovariate(1 / pause_s))
-            if seed.random() < RESTARTS / (RESTARTS + JUMPS):
-                self.die()
+            happens = seed.choices((self.die, self.fill_disk, None), (RESTARTS, FULL_DISKS, JUMPS))[0]
+            if happens is not None:
+                happens()
             else:
                 self.jumps += 1
                 # Minutes mostly, sometimes a day; a little more ahead than back.
@@ -117,6 +119,19 @@ class Month:
     def tick(self) -> None:
         self.clock.tick()
         self.high = max(self.high, self.clock.wall)
+
+    def fill_disk(self) -> None:
+        """For a while nothing can be written, and perhaps the process dies before there is room again."""
+        self.full_disks += 1
+        clock, seed = self.clock, self.seed
+        clock.broken = "the disk is full"
+        clock.pass_time(seed.choice((10, 1000, 10_000)) * seed.random())
+        if seed.random() < 0.3:
+            clock.crash()
+            clock.worker("jobs")
+        clock.broken = ""
+        clock.repair()
+        self.tick()
 
     def die(self) -> None:
         clock, seed = self.clock, self.seed
@@ -150,7 +165,8 @@ def test_a_month(start: datetime) -> None:
         month = Month(seed, start)
         month.live()
         assert month.restarts > 150, seed
-        assert month.jumps > 30, seed
+        assert month.jumps > 20, seed
+        assert month.full_disks > 10, seed
         try:
             check(month)
         except AssertionError as error:
@@ -159,11 +175,15 @@ def test_a_month(start: datetime) -> None:
 
 def check(month: Month) -> None:
     clock = month.clock
+    # As in the store, the last note about a due time holds; what was postponed is in a later one.
+    notes = {(run.key, run.due_at, run.what == MOVED): run for run in clock.runs}
+    kept = [run for run in clock.runs if notes[run.key, run.due_at, run.what == MOVED] is run]
+    kept = [run for run in kept if run.what != POSTPONED]
     by_key: dict[str, list[ScheduleRun]] = defaultdict(list)
-    for run in clock.runs:
+    for run in kept:
         by_key[run.key].append(run)
     # Every run that was recorded is one job, and every job was started once.
-    tokens = [run.token for run in clock.runs if run.what in (RAN, LATE)]
+    tokens = [run.token for run in kept if run.what in (RAN, LATE)]
     assert Counter(tokens) == Counter(clock.accepted) == Counter(clock.started)
     assert set(Counter(tokens).values()) == {1}
     for key, entry in month.entries.items():

@@ -144,8 +144,9 @@ class ScheduleEntry(Struct, frozen=True):
 
 
 class ScheduleRun(Struct, frozen=True):
-    """What became of one due time. `what` is "ran", "late", "skipped" or "moved" (the clock was set back, the
-    interval was laid anew); `missed` counts the due times before this one that it stands for as well."""
+    """What became of one due time. `what` is "ran", "late", "skipped", "moved" (the clock was set back, the
+    interval was laid anew) or "postponed" (it could not be begun; a later one stands for it); `missed` counts
+    the due times before this one that it stands for as well."""
 
     key: str
     due_at: float

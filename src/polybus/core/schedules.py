@@ -43,6 +43,7 @@ RAN: Final = "ran"
 LATE: Final = "late"
 SKIPPED: Final = "skipped"
 MOVED: Final = "moved"
+POSTPONED: Final = "postponed"
 
 
 class TooManySchedules(BadSchedule):

@@ -26,7 +26,7 @@ from polybus.core.envelope import Name, Retries, Seconds
 from polybus.core.intake import BUILT_IN, accept, admit, governed
 from polybus.core.lifecycle import BusState
 from polybus.core.model import JobOptions, Reason
-from polybus.core.schedules import SKIPPED, Run, Schedules, TooManySchedules
+from polybus.core.schedules import POSTPONED, SKIPPED, Run, Schedules, TooManySchedules
 from polybus.core.tables import NO_STORE
 
 if TYPE_CHECKING:
@@ -224,10 +224,12 @@ def on_unwritten(bus: Bus, event: events.Unwritten, now: float) -> None:
         # The same job is sent again; that it was refused once is not its outcome.
         bus.desk.known.pop(run.job_id, None)
         wall = bus.wall_at(now)
-        if book.schedules.postpone(run, wall):
+        postponed = book.schedules.postpone(run, wall)
+        # The note that it ran is on its way to the disk, and has to be followed by the truth.
+        what = POSTPONED if postponed else SKIPPED
+        _note(bus, ledger.Ran(replace(run.record(wall), what=what, token=b"")))
+        if postponed:
             _note(bus, ledger.Scheduled(run.entry))
-        else:
-            _note(bus, ledger.Ran(replace(run.record(wall), what=SKIPPED, token=b"")))
 
 
 def _tell(bus: Tables, run: Run, now: float) -> None:

@@ -201,14 +201,29 @@ def test_a_run_that_could_not_be_written_is_run_later(clock: Clockwork) -> None:
     assert clock.bus.counters.dead == 0
     clock.pass_time(30)
     clock.repair()
+    assert [run.what for run in clock.store.runs("key", 10)] == ["postponed"]
     clock.tick()
-    # The note that it ran is followed by the one that it ran late; both are of the same due time.
+    # All three notes are of the same due time, so the last one stays.
+    assert ran(clock) == [("ran", 60, 0), ("postponed", 60, 0), ("late", 60, 0)]
     assert clock.started == [clock.runs[-1].token]
-    assert ran(clock)[-1] == ("late", 60, 0)
     assert [run.what for run in clock.store.runs("key", 10)] == ["late"]
     clock.pass_time(30)
     assert ran(clock)[-1] == ("ran", 120, 0)
     assert len(clock.started) == len(set(clock.started)) == 2
+
+
+def test_a_run_that_could_not_be_written_and_was_removed_is_skipped(clock: Clockwork) -> None:
+    clock.do(MINUTE)
+    clock.now += 60
+    clock.bus.handle(events.Tick(), clock.now)
+    clock.broken = "the disk is full"
+    scheduling.remove(clock.bus, "key", clock.now)
+    clock.settle()
+    clock.repair()
+    clock.pass_time(600)
+    assert clock.started == []
+    assert [run.what for run in clock.store.runs("key", 10)] == ["skipped"]
+    assert clock.store.load().schedules == []
 
 
 def test_dying_with_a_broken_disk_loses_no_run(clock: Clockwork) -> None:
