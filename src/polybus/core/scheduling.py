@@ -209,20 +209,13 @@ def _submit(bus: Tables, run: Run, now: float) -> bool:
 
 def on_unwritten(bus: Bus, event: events.Unwritten, now: float) -> None:
     """A run whose job could not be written down has not been run."""
-    book = bus.book
-    for token in event.tokens:
-        request = bus.patient.get(token)
-        if token in book.unwritten and request is not None:
-            # It is no job that was given up: the schedule sends it again.
-            request.options = replace(request.options, retries=0)
     written.on_unwritten(bus, event, now)
+    book = bus.book
     # The last one first: each takes its schedule back to where it was before it.
     for token in reversed(event.tokens):
         _, run = book.unwritten.pop(token, (0, None))
         if run is None:
             continue
-        # The same job is sent again; that it was refused once is not its outcome.
-        bus.desk.known.pop(run.job_id, None)
         wall = bus.wall_at(now)
         postponed = book.schedules.postpone(run, wall)
         # The note that it ran is on its way to the disk, and has to be followed by the truth.
