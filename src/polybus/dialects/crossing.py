@@ -12,12 +12,14 @@ from typing import Final
 import msgspec
 
 from polybus.core.actions import Refuse
-from polybus.core.model import Body
+from polybus.core.model import Body, Reason
 from polybus.errors import LocalProtocolError
 from polybus.wire.frames import EMPTY, Frame
 
 # An error object is short; a longer body is an answer that happens to begin like one.
 MAX_ERROR_BYTES: Final = 64 * 1024
+# What a worker may say besides that it failed.
+_WORDS: Final = {str(reason): reason for reason in (Reason.TIMEOUT, Reason.REJECTED)}
 _OPENINGS: Final = (b'{"error"', b'{ "error"', b"{'error'")
 
 
@@ -61,6 +63,11 @@ def read_error(body: Body) -> str | None:
         return error
     # That it failed is known; whoever reads the history of a job wants to know why.
     return detail if error == "failed" else f"{error}: {detail}"
+
+
+def reason_of(error: str) -> Reason:
+    """The word that a worker's error begins with, if it is one that histories and clients know."""
+    return _WORDS.get(error.partition(":")[0], Reason.FAILED)
 
 
 def single_frame(body: Body, dialect: str) -> Frame:

@@ -40,7 +40,7 @@ from polybus.core.actions import (
 )
 from polybus.core.bus import Bus
 from polybus.core.model import PLAIN_CALL, Address, Heartbeat, JobOptions, Request, Worker
-from polybus.dialects.crossing import error_body, read_error
+from polybus.dialects.crossing import error_body, read_error, reason_of
 from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing
 from polybus.errors import RemoteProtocolError
 from polybus.wire import emqp as wire
@@ -249,7 +249,9 @@ class Emqp:
         if error is None:
             self._bus.handle(events.Result(worker, message.original_id, message.body), now)
         else:
-            self._bus.handle(events.Failure(worker, message.original_id, error, message.body), now)
+            self._bus.handle(
+                events.Failure(worker, message.original_id, error, message.body, reason_of(error)), now
+            )
 
     def _ready(self, worker: Address, message: wire.Ready, at: int, now: float) -> None:
         self._bus.handle(events.Slot(worker, self._worker_voices[at]), now)

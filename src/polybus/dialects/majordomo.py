@@ -23,7 +23,7 @@ from polybus.core.intake import submit
 from polybus.core.model import Address, Body, Heartbeat
 from polybus.core.requests import finish
 from polybus.dialects import mmi
-from polybus.dialects.crossing import read_error
+from polybus.dialects.crossing import read_error, reason_of
 from polybus.dialects.port import Hear, Message, Rebuke, Voice, drop
 from polybus.errors import RemoteProtocolError
 from polybus.wire import mdp2
@@ -90,7 +90,7 @@ class Majordomo:
         if error is None:
             finish(self._bus, worker, token, body, now)
         else:
-            self._bus.handle(events.Failure(worker, token, error, body), now)
+            self._bus.handle(events.Failure(worker, token, error, body, reason_of(error)), now)
 
     def _ready(self, worker: Address, voice: Voice, service: bytes, credit: int, now: float) -> None:
         if worker in self._bus.workers:
