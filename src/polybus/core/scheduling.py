@@ -46,6 +46,8 @@ class Book:
         self.schedules = Schedules()
         self.timezone = "UTC"
         self.missed = "late"
+        # When something is due, by the bus's own clock: asked for in every turn, so it is kept ready.
+        self.due_at = inf
         # Jobs of runs that are not on disk yet, by token: the batch they are in, and the run.
         self.unwritten: dict[bytes, tuple[int, Run]] = {}
 
@@ -132,6 +134,7 @@ def add(bus: Tables, entry: ledger.ScheduleEntry, haste: bool, now: float) -> le
     except BadSchedule as error:
         raise ScheduleRefused(Reason.BAD_SCHEDULE, str(error)) from None
     _note(bus, ledger.Scheduled(entry))
+    _reckon(bus)
     bus.observe("scheduled", now, request_id=entry.key.encode(), service=entry.queue)
     return entry
 
@@ -161,15 +164,25 @@ def _may_run(bus: Tables) -> bool:
     return bus.state is BusState.SERVING and bus.store_trouble in ("", NO_STORE)
 
 
-def next_at(bus: Tables) -> float:
-    """When `run_due` is to be called, by the bus's own clock."""
-    return _book(bus).schedules.next_at() - bus.wall_offset if _may_run(bus) else inf
+def next_at(bus: Bus) -> float:
+    """When `run_due` is to be called, by the bus's own clock; it is called every second in any case."""
+    return bus.book.due_at
+
+
+def _reckon(bus: Tables) -> None:
+    book = _book(bus)
+    book.due_at = book.schedules.next_at() - bus.wall_offset if _may_run(bus) else inf
 
 
 def run_due(bus: Tables, now: float) -> None:
     """Run what is due. While nothing can be written down nothing is run: it is late afterwards."""
-    if not _may_run(bus):
-        return
+    if _may_run(bus):
+        _run(bus, now)
+    # The time of day may have been set, or the disk may have become full.
+    _reckon(bus)
+
+
+def _run(bus: Tables, now: float) -> None:
     book = _book(bus)
     while book.unwritten:
         token, (number, _) = next(iter(book.unwritten.items()))
