@@ -74,7 +74,7 @@ class Bench:
                 born, ended, alive = self.nursery.reports()
                 assert alive
                 for seat_key, pid in born:
-                    self.pool.born(seat_key, pid)
+                    self.pool.born(seat_key, pid, now)
                 for pid, status in ended:
                     self.pool.buried(pid, status, now)
                 continue

@@ -9,7 +9,9 @@ What is left of the process group when the child is gone, such as programs that 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -63,6 +65,10 @@ class Child:
         self._idle = False
         self._ending = False
         self._looked_at = 0.0
+        self._poller: Final = select.poll()
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
         # When the bell was rung, and what was in the ring then.
         self._rang_at = 0.0
         self._rung = 0
@@ -71,6 +77,9 @@ class Child:
         self._modules = len(sys.modules)
 
     def serve(self) -> None:
+        self._poller.register(self._pipe, select.POLLIN)
+        self._poller.register(self._woken, select.POLLIN)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, self._on_cancel)
         signal.signal(signal.SIGTERM, self._on_end)
         for hook in self._bus.hooks.get("start", ()):
@@ -88,11 +97,19 @@ class Child:
         try:
             self._idle = True
             # From here on a signal raises; one that came before has only left a word.
-            data = b"" if self._ending else self._pipe.recv(READ_BYTES)
+            data = b"" if self._ending else self._receive()
             self._idle = False
         except _Ended:
             return False
         return bool(data) and all(self._run_all(orders) for orders in reader.feed(data))
+
+    def _receive(self) -> bytes:
+        """Wait in a way that no signal can slip through: one that comes just before it wakes us, too."""
+        while True:
+            if any(fd == self._pipe.fileno() for fd, _ in self._poller.poll()):
+                return self._pipe.recv(READ_BYTES)
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
 
     def _run_all(self, orders: list[Order]) -> bool:
         """Run them one by one; False if there is no next: an empty list says so, or a signal."""

@@ -25,6 +25,7 @@ from polybus.client.sessions.emqp import EmqpWorker
 from polybus.client.sessions.port import Cancelled, WorkerEvent
 from polybus.runtime.running import write_error
 from polybus.wire import emqp as wire
+from polybus.wire.emqp_inform import MAX_HOLDING
 
 # Answers sent this long before the broker was last heard may not have arrived, or not have reached its disk.
 UNSURE_S: Final = 1.0
@@ -49,8 +50,8 @@ class Connection(Hub):
         fds: Sequence[int],
     ) -> None:
         self._name: Final = new_identity()
-        # Answers that wait for a conversation, by token.
-        self._parked: dict[Any, list[Any]] = {}
+        # Answers that wait for a conversation, by token; and whether they are results, not failures.
+        self._parked: dict[Any, tuple[list[Any], bool]] = {}
         self._unsure: deque[tuple[float, Any, list[Any]]] = deque(maxlen=UNSURE_COUNT)
         # Requests that nobody wants any more, and those whose answer nobody would hear.
         self.unwanted: list[Request] = []
@@ -64,7 +65,8 @@ class Connection(Hub):
         self.emqp: Final = session if isinstance(session, EmqpWorker) else None
 
     def _tokens(self) -> list[bytes]:
-        return [*self._held[0], *self._parked]
+        # What JSON cannot carry is no id of a polybus broker, and would mean nothing to another one.
+        return [token for token in (*self._held[0], *self._parked) if token.isascii()][:MAX_HOLDING]
 
     def _identity(self) -> bytes:
         # The broker knows a worker again that comes back with what it held.
@@ -104,8 +106,8 @@ class Connection(Hub):
         assert self.emqp is not None
         parked, self._parked = self._parked, {}
         now = time.monotonic()
-        for token, body in parked.items():
-            self._send_answer(token, body, now)
+        for token, (body, final) in parked.items():
+            self._send_answer(token, body, final, now)
         self.flush()
 
     def _other(self, at: int, event: WorkerEvent, now: float) -> None:
@@ -132,7 +134,7 @@ class Connection(Hub):
         super()._end(at, now)
         self._held[at] = held
         since = self.emqp.heard_at - UNSURE_S
-        unsure = {token: body for sent_at, token, body in self._unsure if sent_at >= since}
+        unsure = {token: (body, True) for sent_at, token, body in self._unsure if sent_at >= since}
         self._parked = {**unsure, **self._parked}
         self._unsure.clear()
 
@@ -172,24 +174,29 @@ class Connection(Hub):
     # -- answers --------------------------------------------------------------------------------
 
     def reply(self, request: Request, body: list[Any]) -> None:
+        if self.emqp is not None and len(body) > 1:
+            self.refuse(request, "bad_result", f"the answer has {len(body)} frames and eMQP carries one")
+        else:
+            self._answer(request, body, True)
+
+    def _answer(self, request: Request, body: list[Any], is_result: bool) -> None:
         if self.emqp is None:
             super().reply(request, body)
             return
-        if len(body) > 1:
-            body = [write_error("bad_result", f"the answer has {len(body)} frames and eMQP carries one")]
         token = request.token
         if self._held[0].pop(token, None) is None:
             return
         if self.is_up:
-            self._send_answer(token, body, time.monotonic())
+            self._send_answer(token, body, is_result, time.monotonic())
         else:
-            self._parked[token] = body
+            self._parked[token] = body, is_result
 
-    def _send_answer(self, token: Any, body: list[Any], now: float) -> None:
+    def _send_answer(self, token: Any, body: list[Any], is_result: bool, now: float) -> None:
         assert self.emqp is not None
         for message in self.emqp.reply(token, body):
             self.outbox.append((0, message))
-        if not body or len(body[0]) <= UNSURE_BYTES:
+        # A failure that came twice would count for the next attempt; one that is lost is found out anyway.
+        if is_result and (not body or len(body[0]) <= UNSURE_BYTES):
             self._unsure.append((now, token, body))
 
     def part(self, request: Request, body: list[Any]) -> None:
@@ -202,7 +209,7 @@ class Connection(Hub):
         if self.dialect in _TEXT_FAILURES:
             self.fail(request, f"{code}: {detail}", False)
         else:
-            self.reply(request, [write_error(code, detail)])
+            self._answer(request, [write_error(code, detail)], False)
 
     def fail_with(self, request: Request, body: bytes) -> None:
         """The error object of a job that raised."""
@@ -210,4 +217,4 @@ class Connection(Hub):
             error = msgspec.json.decode(body)
             self.fail(request, f"{error['error']}: {error['detail']}", error["error"] == "rejected")
         else:
-            self.reply(request, [body])
+            self._answer(request, [body], False)

@@ -65,7 +65,7 @@ class Nursery:
         return self._control.fileno()
 
     def fork(self, key: int, fds: list[int]) -> None:
-        """Have a child made; `reports` tells its process id under this key."""
+        """Have a child made; `reports` tells its process id under this key, 0 if that could not be done."""
         with contextlib.suppress(OSError):
             socket.send_fds(self._control, [_RECORD.pack(_FORK, key, len(fds))], fds)
 
@@ -150,6 +150,9 @@ class _Keeper:
             fds += more
         what, first, second = _RECORD.unpack(data)
         if what == _FORK:
+            for fd in fds:
+                # Programs that jobs start are not to hold a child's pipe open.
+                os.set_inheritable(fd, False)
             self._fork(first, fds)
             for fd in fds:
                 os.close(fd)
@@ -160,7 +163,12 @@ class _Keeper:
     def _fork(self, key: int, fds: list[int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            # Too many processes, or no memory: the supervisor tries again later.
+            self._say(_BORN, key, 0)
+            return
         if pid == 0:
             self._become_child(fds)
         with contextlib.suppress(OSError):

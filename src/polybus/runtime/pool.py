@@ -174,9 +174,8 @@ class Pool:
             return
         reports = seat.read()
         if reports is None:
-            # Its end is closed, but it may live on: a job can close anything. Nothing comes of it any more.
             self.watch(seat.pipe, None)
-            staffing.kill(self, seat, signal.SIGKILL)
+            staffing.hung_up(seat, now)
         elif reports:
             self.hear(seat, reports, now)
 
@@ -209,12 +208,17 @@ class Pool:
         else:
             seat.due = min(seat.due, now + handing.SLOW_S)
 
-    def born(self, key: int, pid: int) -> None:
+    def born(self, key: int, pid: int, now: float) -> None:
+        """A child has been forked; 0 if it could not be."""
         seat = self.seats.get(key)
-        if seat is not None:
-            seat.pid = pid
-            if seat.state is SeatState.DYING:
-                self.nest.kill(pid, signal.SIGKILL)
+        if seat is None:
+            return
+        seat.pid = pid
+        if not pid:
+            seat.fault = "the system allows no more processes; see 'ulimit -u' and the memory that is left"
+            staffing.bury(self, seat, 0, now)
+        elif seat.state is SeatState.DYING:
+            self.nest.kill(pid, signal.SIGKILL)
 
     def buried(self, pid: int, status: int, now: float) -> None:
         for seat in list(self.seats.values()):

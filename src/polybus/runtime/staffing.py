@@ -81,7 +81,12 @@ def _came_up(pool: Pool, seat: Seat, body: bytes, now: float) -> None:
         retire(pool, seat, now)
     if seat is pool.fresh:
         pool.fresh = None
-        retire(pool, pool.old.pop(0), now)
+        pool.old = [old for old in pool.old if old.state is SeatState.SERVING]
+        if pool.old:
+            retire(pool, pool.old.pop(0), now)
+        elif sum(other.state in _COMING for other in pool.seats.values()) > pool.rules.processes:
+            # The one that it came in for has ended by itself, and was replaced already.
+            retire(pool, seat, now)
         _replace_next(pool, now)
 
 
@@ -108,6 +113,14 @@ def idle(seat: Seat, now: float) -> None:
         seat.state = END[seat.state]
         seat.ask_to_end()
         seat.kill_at = now + END_S
+        seat.due = min(seat.due, seat.kill_at)
+
+
+def hung_up(seat: Seat, now: float) -> None:
+    """Its end of the pipe is closed. It is about to end, or a job has closed what was not its own."""
+    if seat.state not in (SeatState.ENDING, SeatState.DYING):
+        seat.state = KILL[seat.state]
+        seat.kill_at = now + handing.TERM_GRACE_S
         seat.due = min(seat.due, seat.kill_at)
 
 

@@ -21,21 +21,20 @@ from enum import Enum
 from math import inf
 from typing import Any, Final
 
-from polybus.client.handlers import Request
-from polybus.errors import ConfigError, ConnectionLost, LocalProtocolError
+from polybus.errors import ConfigError, ConnectionLost, PolybusError
 from polybus.runtime import staffing
+from polybus.runtime.answering import Answering
 from polybus.runtime.connection import Connection
 from polybus.runtime.nursery import Nursery
-from polybus.runtime.pipe import FRAMES, Facts, Kind
+from polybus.runtime.pipe import Facts
 from polybus.runtime.pool import HORIZON_S, STALE_S, Pool
 from polybus.runtime.relay import Relay
-from polybus.runtime.seat import Seat, Task
+from polybus.runtime.seat import Seat
 from polybus.runtime.settings import Settings, address_beside
 from polybus.runtime.watching import LOOK_EVERY_S, Watcher
 
 # What a wait status says of a child that was killed; for those whose end nobody could see.
 KILLED: Final = int(signal.SIGKILL)
-BAD_RESULT: Final = "bad_result"
 
 
 class Phase(Enum):
@@ -44,14 +43,14 @@ class Phase(Enum):
     ENDING = "ending"  # all is answered; the children are going
 
 
-class Supervisor:
+class Supervisor(Answering):
     """Runs until it is told to stop. `log` gets sentences for people, `announce` the facts when all is up."""
 
     def __init__(
         self, settings: Settings, log: Callable[[str], None], announce: Callable[[dict[str, Any]], None]
     ) -> None:
+        super().__init__(log)
         self._settings: Final = settings
-        self._log: Final = log
         self._announce: Final = announce
         self._selector: Final = selectors.DefaultSelector()
         self._wake_r, self._wake_w = os.pipe()
@@ -66,7 +65,6 @@ class Supervisor:
             self._watch_pipe,
             self._output,
         )
-        self._link: Connection | None = None
         self._facts: Facts | None = None
         self._fault = ""
         self._phase = Phase.RUNNING
@@ -77,14 +75,11 @@ class Supervisor:
         self._watcher: Final = Watcher() if settings.watch else None
         self._watch_at = inf
         self._was_up = self._announced = False
-        self._tasks: dict[Request, Task] = {}
-        # Children are being killed: what becomes of their jobs is the broker's business now.
-        self._abandoning = False
-        self.handled = 0
 
     def _new_nursery(self) -> Nursery:
         nursery = Nursery(self._settings.app, self._settings.max_memory, self._settings.watch)
         self._selector.register(nursery, selectors.EVENT_READ, nursery)
+        self._nursery_at = time.monotonic()
         return nursery
 
     def _output(self, key: int) -> list[int]:
@@ -171,8 +166,9 @@ class Supervisor:
         now = time.monotonic()
         self._selected(now, 0.0)
         self._heed_signals(link, now)
+        # In this order: what came in may be unwanted already.
+        self._take_in(pool, link, now)
         self._look_at_link(link, now)
-        self._take_in(link, now)
         pool.turn(now)
         if self._phase is Phase.RUNNING:
             self._go_on(link, now)
@@ -195,28 +191,22 @@ class Supervisor:
         pool = self._pool
         born, ended, alive = self._nursery.reports()
         for key, pid in born:
-            pool.born(key, pid)
+            pool.born(key, pid, now)
         for pid, status in ended:
             pool.buried(pid, status, now)
         if not alive:
-            self._log("the process that starts the others is gone, and they with it; starting anew")
-            self._selector.unregister(self._nursery)
-            self._nursery.close()
-            for seat in list(pool.seats.values()):
-                staffing.bury(pool, seat, KILLED, now)
-            self._nursery = pool.nest = self._new_nursery()
+            self._lost_nursery(now)
 
-    def _take_in(self, link: Connection, now: float) -> None:
-        inbox = link.inbox
-        while inbox:
-            request = inbox.popleft()
-            work = request.work
-            name = work.request_id or b""
-            task = Task(
-                request, name, work.service, request.frames, now, work.attempt, work.timeout_s, work.ttl_s
-            )
-            self._tasks[request] = task
-            self._pool.submit(task)
+    def _lost_nursery(self, now: float) -> None:
+        pool = self._pool
+        if self._facts is None or now - self._nursery_at < staffing.RETRY_S:
+            raise PolybusError("the process that starts the others does not stay alive; see above for why")
+        self._log("the process that starts the others is gone, and they with it; starting anew")
+        self._selector.unregister(self._nursery)
+        self._nursery.close()
+        for seat in list(pool.seats.values()):
+            staffing.bury(pool, seat, KILLED, now)
+        self._nursery = pool.nest = self._new_nursery()
 
     # -- the broker -----------------------------------------------------------------------------
 
@@ -228,17 +218,7 @@ class Supervisor:
             self._tell_link(link)
         if link.leaving and self._phase is Phase.RUNNING:
             self._drain(link, now, "the broker asks this worker to leave")
-        for request in link.unwanted:
-            task = self._tasks.get(request)
-            if task is not None:
-                self._pool.cancel(task, now)
-        link.unwanted.clear()
-        for request in link.lost:
-            task = self._tasks.get(request)
-            # What runs may as well end; what has not begun is for somebody else.
-            if task is not None and not task.is_running:
-                self._pool.cancel(task, now)
-        link.lost.clear()
+        self._heed_the_unwanted(self._pool, link, now)
 
     def _tell_link(self, link: Connection) -> None:
         if not link.is_up:
@@ -269,10 +249,6 @@ class Supervisor:
         """When what waits here has waited so long that others should have it."""
         queue = self._pool.queue
         return next(iter(queue)).arrived_at + STALE_S if queue and link.knows_us else inf
-
-    def _give_back(self, link: Connection, task: Task) -> None:
-        del self._tasks[task.owner]
-        link.give_back(task.owner)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -341,36 +317,6 @@ class Supervisor:
         os.close(self._wake_w)
 
     # -- what the pool tells --------------------------------------------------------------------
-
-    def finished(self, task: Task, kind: int, body: bytes) -> None:
-        link = self._link
-        request = task.owner
-        if link is None or self._tasks.pop(request, None) is None or self._abandoning:
-            return
-        self.handled += 1
-        if kind == Kind.DONE:
-            link.reply(request, [body])
-        elif kind == Kind.FAILED:
-            link.fail_with(request, body)
-        else:
-            try:
-                link.reply(request, list(FRAMES.decode(body)))
-            except LocalProtocolError as error:
-                link.refuse(request, BAD_RESULT, str(error))
-
-    def failed(self, task: Task, code: str, detail: str) -> None:
-        link = self._link
-        if link is None or self._tasks.pop(task.owner, None) is None or self._abandoning:
-            return
-        self.handled += 1
-        if code != "cancelled":
-            name, queue = (text.decode("utf-8", "replace") for text in (task.id, task.queue))
-            self._log(f"job {name} of {queue}: {code}: {detail}")
-        link.refuse(task.owner, code, detail)
-
-    def part(self, task: Task, body: bytes) -> None:
-        if self._link is not None:
-            self._link.part(task.owner, [body])
 
     def came_up(self, facts: Facts) -> None:
         before, self._facts = self._facts, facts

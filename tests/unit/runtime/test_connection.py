@@ -150,6 +150,25 @@ def test_answers_that_may_not_have_arrived_are_sent_again(broker: Broker) -> Non
     assert broker.hear(b"REPLY") == [b"REPLY", b"one", b"t1"]
 
 
+def test_but_no_failures_which_would_count_for_the_next_attempt(broker: Broker) -> None:
+    broker.greet()
+    broker.link.grant(1, 0)
+    (request,) = broker.give(b"t1")
+    broker.link.refuse(request, "failed", "no tea")
+    broker.hear(b"REPLY")
+    broker.lose()
+    assert holding(broker.greet()) == []
+    assert broker.silent(b"REPLY")
+
+
+def test_ids_that_are_no_text_are_not_listed(broker: Broker) -> None:
+    broker.greet(extended=False)
+    broker.link.grant(2, 0)
+    broker.give(b"\xff\x00", b"t2")
+    broker.lose()
+    assert holding(broker.greet(extended=False)) == ["t2"]
+
+
 def test_but_not_those_of_long_ago(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polybus.runtime.connection.UNSURE_S", -3600.0)
     broker.greet()

@@ -350,6 +350,18 @@ def test_all_are_replaced_one_by_one_while_jobs_go_on(tmp_path: Path) -> None:
         bench.until(lambda: len(bench.pool.seats) == 2)
 
 
+def test_one_that_dies_while_it_is_replaced_is_not_replaced_twice() -> None:
+    with Bench(1) as bench:
+        bench.until_up()
+        (pid,) = bench.pids
+        bench.pool.replace_all(time.monotonic())
+        os.kill(pid, signal.SIGKILL)
+        bench.until(lambda: bench.ups == 3 or (bench.ups == 2 and pid not in bench.pids))
+        bench.until(lambda: len(bench.pool.seats) == 1 and len(bench.pids) == 1)
+        assert bench.pids != {pid}
+        assert bench.outcome(bench.submit("double", 1)) == 2
+
+
 def test_hooks_are_called_in_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "hooks"
     monkeypatch.setenv("POOL_APP_FILE", str(path))
@@ -370,6 +382,16 @@ def test_an_application_that_cannot_be_loaded_says_why_and_is_tried_again(
         assert all("there is no module support.nowhere" in fault for fault in bench.faults)
         assert bench.retry_s > 0.02
         assert len(bench.pool.seats) <= 2
+
+
+def test_a_system_that_allows_no_more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staffing, "RETRY_S", 0.02)
+    with Bench(1) as bench:
+        key = staffing.start(bench.pool, time.monotonic()).key
+        bench.pool.born(key, 0, time.monotonic())
+        assert "allows no more processes" in bench.faults[0]
+        assert key not in bench.pool.seats
+        bench.until_up()
 
 
 def test_an_end_from_outside_is_made_good() -> None:
