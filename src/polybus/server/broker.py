@@ -197,7 +197,9 @@ class Broker:
             outbox.settle(now)
             subscribers.flush(now)
             if bus.lines:
-                self._keeping.hand_over()
+                self._keeping.hand_over(now)
+                # Without a store everything counts as written at once.
+                outbox.settle(now)
             tick_at = bus.next_at(now)
             wake_at = min(tick_at, subscribers.next_at)
 

@@ -83,13 +83,13 @@ class Keeping:
             del self._contents
             self._scribe.start()
 
-    def hand_over(self) -> None:
+    def hand_over(self, now: float) -> None:
         """Have the lines of this turn written."""
         number, lines = self._bus.take_lines()
         scribe = self._scribe
         if scribe is None:
             # Nothing is guaranteed without a store; what is noted all the same (dead letters) goes nowhere.
-            self._bus.written = number
+            self._bus.handle(events.Written(number), now)
             return
         scribe.submit(number, lines)
         if scribe.is_full and not self._bus.store_trouble:
@@ -136,7 +136,7 @@ class Keeping:
         if self._scribe is None:
             return 0
         if self._bus.lines:
-            self.hand_over()
+            self.hand_over(now)
         left = self._scribe.stop()
         self.collect(now)
         return left
