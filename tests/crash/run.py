@@ -46,7 +46,7 @@ STOPPED_S: Final = (0.5, 8.0)
 # How often a broker is killed again while it starts, at any moment up to a little after it is ready.
 AGAIN_SHARE: Final = 0.2
 AGAIN_S: Final = (0.0, 0.9)
-# A worker that has just started has nothing to lose yet.
+# A worker that has just started has nothing to lose yet; one that cannot even start may say so and end.
 YOUNG_S: Final = 1.5
 SETTLE_S: Final = 120.0
 # Children whose parent was killed have this long to notice.
@@ -71,8 +71,7 @@ class Killer:
         """One kill, or one stop; the victim is back afterwards."""
         chance = self._random
         _wait(chance.uniform(*PAUSE_S))
-        now = time.monotonic()
-        grown = [worker for worker in self.plant.workers if now - worker.started_at > YOUNG_S]
+        grown = [worker for worker in self.plant.workers if _is_grown(worker)]
         if chance.random() < BROKER_SHARE or not grown:
             victim = self.plant.broker
         else:
@@ -139,6 +138,10 @@ class Killer:
                     process.send_signal(number)
             if number is signal.SIGSTOP:
                 _wait(self._random.uniform(*STOPPED_S))
+
+
+def _is_grown(worker: Process) -> bool:
+    return time.monotonic() - worker.started_at > YOUNG_S and worker.said("ready")
 
 
 def _wait(seconds: float) -> None:
