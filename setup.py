@@ -29,6 +29,15 @@ HOT_MODULES = (
     "core/dispatching",
     "core/requests",
     "server/effects",
+    # And those that a publication meets.
+    "dialects/pubsub",
+    "core/topics",
+    "core/last_values",
+    "wire/zmtp",
+    "server/audiences",
+    "server/subscriber",
+    "server/delivery",
+    "server/subscribers",
 )
 # Types are declared in the .pxd files alone; an attribute of None is an error, not a crash.
 DIRECTIVES = {"language_level": 3, "annotation_typing": False, "nonecheck": True}

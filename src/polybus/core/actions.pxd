@@ -1,4 +1,4 @@
-# The two actions that every request costs, as C structs when they are compiled.
+# The actions that every request and every publication costs, as C structs when they are compiled.
 
 cimport cython
 
@@ -20,3 +20,10 @@ cpdef Deliver new_deliver(object worker, object request)
 
 @cython.locals(answer=Answer)
 cpdef Answer new_answer(tuple client, object voice, bytes service, bytes request_id, list body)
+
+cdef class Fanout:
+    cdef public bytes topic
+    cdef public list body
+    cdef public double at
+    cdef public object form
+    cdef public Py_ssize_t size

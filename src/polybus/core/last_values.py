@@ -45,7 +45,7 @@ class LastValues:
         self.max_bytes = bytes_
         self.durable = durable
         self.values: OrderedDict[bytes, Fanout] = OrderedDict()
-        self.bytes = 0
+        self.held_bytes = 0
         # How many were given up because of the limits.
         self.evicted = 0
         # Topics that are not on disk as they are here, in the order in which they changed.
@@ -80,18 +80,18 @@ class LastValues:
             else:
                 self._new.append(topic)
             values[topic] = value
-            self.bytes += size
+            self.held_bytes += size
         else:
-            self.bytes += size - old.size
+            self.held_bytes += size - old.size
             values[topic] = value
             values.move_to_end(topic)
         if self.durable:
             self.changed[topic] = None
-        if self.bytes > self.max_bytes or len(values) > self.count:
+        if self.held_bytes > self.max_bytes or len(values) > self.count:
             self._make_room()
 
     def _make_room(self) -> None:
-        while self.bytes > self.max_bytes or len(self.values) > self.count:
+        while self.held_bytes > self.max_bytes or len(self.values) > self.count:
             self.remove(next(iter(self.values)))
             self.evicted += 1
 
@@ -100,7 +100,7 @@ class LastValues:
         old = self.values.pop(topic, None)
         if old is None:
             return False
-        self.bytes -= old.size
+        self.held_bytes -= old.size
         self._gone.add(topic)
         # With a disk that is away for long, names that came and went would fill the memory: then some that
         # left are found again after a restart, as old as they are, and leave again.

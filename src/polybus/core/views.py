@@ -173,7 +173,7 @@ def totals(bus: Bus) -> dict[str, Any]:
         "kept_replies_bytes": bus.replies_bytes,
         "subscriptions": sum(map(len, bus.subscriptions.values())),
         "last_values": len(bus.last),
-        "last_values_bytes": bus.last.bytes,
+        "last_values_bytes": bus.last.held_bytes,
         "last_values_evicted": bus.last.evicted,
         "publications_refused": bus.publications_refused,
         **bus.counters.as_dict(),

@@ -12,10 +12,11 @@ from __future__ import annotations
 from polybus.core import events
 from polybus.core.bus import Bus
 from polybus.core.model import Body
+from polybus.core.topics import receive
 from polybus.dialects.port import Message
 from polybus.errors import RemoteProtocolError
 from polybus.wire import ebus
-from polybus.wire.frames import EMPTY, MAX_NAME_BYTES, refuse
+from polybus.wire.frames import EMPTY, MAX_BODY_FRAMES, MAX_NAME_BYTES, is_name, refuse
 
 
 class PublishEar:
@@ -26,12 +27,16 @@ class PublishEar:
         self._dialect = dialect
 
     def receive(self, link: int, frames: Message, now: float) -> None:
+        # What `read_publish` does, without a message in between; it says what is wrong if anything is.
+        if 0 < len(frames) <= MAX_BODY_FRAMES + 1:
+            topic = frames[0]
+            if type(topic) is bytes and is_name(topic):
+                receive(self._bus, topic, frames[1:], now)
+                return
         try:
-            message = ebus.read_publish(frames)
+            ebus.read_publish(frames)
         except RemoteProtocolError as error:
             _note(self._bus, link, self._dialect, error, now)
-            return
-        self._bus.handle(events.Publish(message.channel, message.body), now)
 
 
 class SubscribeEar:

@@ -27,6 +27,7 @@ from polybus.server.delivery import Delivery
 from polybus.server.subscriber import Subscriber
 from polybus.wire import zmtp
 from polybus.wire.frames import EMPTY, MAX_NAME_BYTES, refuse
+from polybus.wire.zmtp import write_message
 
 # Writes a publication in the words of one dialect.
 Publication = Callable[[bytes, list[Any]], Message]
@@ -118,7 +119,7 @@ class Subscribers:
     def fan_out(self, action: Fanout) -> None:
         """Put a publication where it will be sent from at the end of the turn."""
         topic = action.topic
-        note = self.delivery.note
+        delivery = self.delivery
         for link, hall in self._open_halls:
             audiences = hall.find(topic)
             if not audiences:
@@ -129,16 +130,17 @@ class Subscribers:
             if type(form) is not bytes:
                 form = form[link]
             for audience in audiences:
-                note(audience, form)
+                delivery.note(audience, form)
 
     def _write(self, action: Fanout) -> Any:
         """The bytes of a publication: the same for all links, or by link where dialects differ."""
         messages = [write(action.topic, action.body) for write in self._publications.values()]
-        if all(message == messages[0] for message in messages):
-            action.form = zmtp.write_message(messages[0])
-        else:
-            forms = map(zmtp.write_message, messages)
-            action.form = dict(zip(self._publications, forms, strict=True))
+        first = messages[0]
+        for message in messages:
+            if message != first:
+                action.form = dict(zip(self._publications, map(write_message, messages), strict=True))
+                return action.form
+        action.form = write_message(first)
         return action.form
 
     def _written_for(self, link: int) -> Callable[[Fanout], bytes]:
@@ -153,7 +155,7 @@ class Subscribers:
         """Tell the subscribers of one dialect something that is no last value."""
         for link, hall in self._open_halls:
             if self._dialects[link] == dialect:
-                form = zmtp.write_message(self._publications[link](topic, body))
+                form = write_message(self._publications[link](topic, body))
                 for audience in hall.find(topic):
                     self.delivery.note(audience, form)
 
