@@ -233,7 +233,7 @@ def adopt(bus: Tables, request: Request, worker: Worker, now: float) -> None:
     was_queued = request.state is RequestState.QUEUED
     request.state = CLAIM[request.state]
     if was_queued:
-        request.service.queue.forget_one()
+        request.service.queue.take_out(request)
         request.service.running += 1
     request.worker = worker
     request.dispatched_at = now

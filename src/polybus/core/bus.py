@@ -71,7 +71,8 @@ def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
 
 def forget_idle_services(bus: Bus, now: float) -> None:
     """Names come from the wire: a service that nobody offers or asks for is let go."""
-    for service in list(bus.services.values()):
+    idle = []
+    for service in bus.services.values():
         if (
             service.roster.members
             or service.queue.length
@@ -81,7 +82,13 @@ def forget_idle_services(bus: Bus, now: float) -> None:
         ):
             service.idle_since = now
         elif now - service.idle_since > bus.limits.idle_service_s:
-            del bus.services[service.name]
+            idle.append(service)
+    if idle:
+        # Work that is not on disk yet is on its way there, however long that takes.
+        awaited = {request.service for _, request, _ in bus.held if request is not None}
+        for service in idle:
+            if service not in awaited:
+                del bus.services[service.name]
 
 
 def on_invalid(bus: Bus, event: events.Invalid, now: float) -> None:

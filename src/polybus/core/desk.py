@@ -14,7 +14,7 @@ import msgspec
 
 from polybus.core import envelope, flows, scheduling
 from polybus.core.actions import Accept, Answer, Refuse
-from polybus.core.durable import addressed, after_written, tell_again, when_accepted
+from polybus.core.durable import addressed, after_written, is_sure, tell_again, when_accepted
 from polybus.core.envelope import BadEnvelope, Submission
 from polybus.core.intake import BUILT_IN, accept, admit, governed
 from polybus.core.lifecycle import RequestState
@@ -130,15 +130,30 @@ def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
             _accept_job(bus, job_id, submission, frames, now)
     else:
         bus.counters.duplicates += 1
-    first = flows.member_id(job_id, 0) if submission.group else job_id
-    job = bus.desk.known.get(first)
-    request = job if isinstance(job, Request) else None
     if call.receipt:
-        when_accepted(bus, _receipt(call), request)
+        _say_about(bus, job_id, _receipt(call))
     if call.wants_reply and submission.reply == "result":
         _await(bus, call, job_id)
     elif call.wants_reply:
-        when_accepted(bus, _reply(call, {"job": job_id.decode()}), request)
+        _say_about(bus, job_id, _reply(call, {"job": job_id.decode()}))
+
+
+def _say_about(bus: Tables, job_id: bytes, word: Accept | Answer) -> None:
+    """Say something about a job that is known, as soon as it is certain."""
+    group = bus.groups.get(job_id)
+    if group is not None:
+        if group.batch > bus.written:
+            after_written(bus, word, group.first)
+        else:
+            bus.actions.append(word)
+        return
+    known = bus.desk.known[job_id]
+    if isinstance(known, Request):
+        when_accepted(bus, word, known)
+    elif is_sure(known):
+        bus.actions.append(word)
+    else:
+        after_written(bus, word)
 
 
 def _new_id(bus: Tables, call: Call) -> bytes:
@@ -197,19 +212,20 @@ def _accept_group(bus: Tables, job_id: bytes, submission: Submission, now: float
     guarantee = any(part[-1].guarantee for part in parts) or any(spec.guarantee for spec in submission.then)
     _check_store(bus, guarantee)
     then = tuple(map(envelope.write_spec, submission.then))
-    flows.open_group(bus, job_id, flows.Group(len(members), guarantee, then))
+    group = flows.Group(len(members), guarantee, then)
+    flows.open_group(bus, job_id, group)
     for member, service, body, options in parts:
         options = msgspec.structs.replace(options, guarantee=guarantee)
         ttl_s, delay_s = submission.ttl_s, submission.delay_s
         accept(bus, bus.desk, None, member, service, [body], options, now, ttl_s, delay_s)
+    if guarantee:
+        group.batch, group.first = bus.batch, bus.desk.known[parts[0][0]]
 
 
 def _check_waiters(bus: Tables, call: Call) -> None:
     most = bus.limits.outstanding_per_client
     if bus.waiters.count_of(call.client) >= most:
-        raise Refused(
-            Reason.TOO_MANY_OUTSTANDING, f"this client waits for {most} jobs; wait for some"
-        )
+        raise Refused(Reason.TOO_MANY_OUTSTANDING, f"this client waits for {most} jobs; wait for some")
 
 
 def _await(bus: Tables, call: Call, job_id: bytes) -> None:
@@ -265,12 +281,7 @@ def _job(bus: Tables, call: Call, body: Body, now: float) -> None:
         bus.actions.append(_receipt(call))
     if not call.wants_reply:
         return
-    answer = _reply(call, job_facts(bus, job_id, now))
-    known = bus.desk.known.get(flows.member_id(job_id, 0) if job_id in bus.groups else job_id)
-    if known is None or isinstance(known, Request):
-        when_accepted(bus, answer, known)
-    else:
-        tell_again(bus, answer, known)
+    _say_about(bus, job_id, _reply(call, job_facts(bus, job_id, now)))
 
 
 def job_facts(bus: Tables, job_id: bytes, now: float) -> dict[str, Any]:

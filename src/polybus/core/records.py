@@ -246,8 +246,8 @@ class Service:
 SHELLS_KEPT: Final = 16
 
 
-def _waiting(requests: Iterable[Request]) -> Iterator[Request]:
-    return (request for request in requests if request.state is _QUEUED)
+def _waiting(requests: Iterable[Request], but: Request | None = None) -> Iterator[Request]:
+    return (request for request in requests if request.state is _QUEUED and request is not but)
 
 
 class FairQueue:
@@ -276,19 +276,31 @@ class FairQueue:
         self._front.appendleft(request)
         self.length += 1
 
-    def forget_one(self) -> None:
-        """A queued request has left its state; it stays here as a shell until it is met."""
+    def take_out(self, request: Request) -> None:
+        """Remove a request that may come back: as a shell it would be here twice then."""
+        try:
+            self._front.remove(request)
+        except ValueError:
+            lane = self._lanes[request.client]
+            lane.remove(request)
+            if not lane:
+                del self._lanes[request.client]
+                self._turns.remove(request.client)
+        self.length -= 1
+
+    def forget(self, request: Request) -> None:
+        """A queued request leaves its state for good; it stays here as a shell until it is met."""
         self.length -= 1
         self._shells += 1
         # Where nobody works, requests come and expire for ever and none is ever met.
         if self._shells > self.length + SHELLS_KEPT or not self.length:
-            self._sweep()
+            self._sweep(request)
 
-    def _sweep(self) -> None:
-        """Let go of all shells."""
-        self._front = deque(_waiting(self._front))
+    def _sweep(self, leaving: Request) -> None:
+        """Let go of all shells, and of the one that is about to be one."""
+        self._front = deque(_waiting(self._front, leaving))
         for client, lane in list(self._lanes.items()):
-            self._lanes[client] = deque(_waiting(lane))
+            self._lanes[client] = deque(_waiting(lane, leaving))
             if not self._lanes[client]:
                 del self._lanes[client]
         self._turns = deque(client for client in self._turns if client in self._lanes)

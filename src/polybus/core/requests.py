@@ -237,7 +237,7 @@ def _abandon(bus: Tables, request: Request, now: float) -> Worker | None:
     one that we dialled need not even do that, so it is looked after soon.  Returns the worker if it will
     certainly not answer: its slot is free."""
     if request.state is RequestState.QUEUED:
-        request.service.queue.forget_one()
+        request.service.queue.forget(request)
     elif request.state is RequestState.WAITING:
         request.service.waiting -= 1
     elif request.worker is not None:
@@ -308,7 +308,7 @@ def on_drain(bus: Tables, event: events.Drain, now: float) -> None:
     bus.state = DRAIN[bus.state]
     for request in bus.patient.values():
         if request.durable and request.state is RequestState.QUEUED:
-            request.service.queue.forget_one()
+            request.service.queue.forget(request)
             park(request)
     look_whether_dry(bus)
 

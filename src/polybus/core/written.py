@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from polybus.core import events
-from polybus.core.actions import Refuse
+from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.dispatching import release
-from polybus.core.ledger import Ungrouped
+from polybus.core.ledger import Forgotten, Ungrouped
 from polybus.core.lifecycle import FAIL, TERMINAL, RequestState
 from polybus.core.model import Address, Reason
 from polybus.core.records import Request
 from polybus.core.requests import end
+from polybus.core.waiting import Waiter
 
 if TYPE_CHECKING:
     from polybus.core.tables import Tables
@@ -32,17 +33,22 @@ def on_unwritten(bus: Tables, event: events.Unwritten, now: float) -> None:
     """What could not be written was not accepted: whoever waits for the word that it was is told that now."""
     detail = f"it could not be written down: {event.reason}"
     refused = set(event.tokens)
-    # Who was told; somebody may wait for a receipt and for an answer, and needs to hear it once.
+    # Who was told; somebody may wait for a receipt and for an answer, and needs to hear it once. What was
+    # withdrawn meanwhile has a last word already, which waits here, too.
     told: set[tuple[Address, bytes]] = set()
+    unsaid: list[tuple[Request, Any]] = []
     held = list(bus.held)
     bus.held.clear()
     for entry in held:
         _, request, action = entry
         if request is None or request.token not in refused:
             bus.held.append(entry)
+            if isinstance(action, Answer | Refuse) and action.request_id:
+                told.add((action.client, action.request_id))
         elif action is not None and (request.client is bus.desk or request.state not in TERMINAL):
-            # (One that its client withdrew meanwhile has its last word already.)
-            _say_no(bus, action.client, action.voice, action.service, action.request_id, detail, told)
+            unsaid.append((request, action))
+    for request, action in unsaid:
+        _say_no(bus, action, detail, told, request)
     for token in event.tokens:
         request = bus.patient.get(token)
         if request is not None:
@@ -59,32 +65,38 @@ def _unmake(bus: Tables, request: Request, detail: str, told: set[tuple[Address,
     if request.client is not bus.desk:
         if request.options.reply_requested:
             address, name = request.client.address, request.service.name
-            _say_no(bus, address, request.voice, name, request.request_id, detail, told)
+            _say_no(bus, Accept(address, request.voice, name, request.request_id), detail, told, request)
         return
     job_id = request.request_id
     if request.options.group:
         # All its members were refused with it.
         job_id = request.options.group
-        if bus.groups.pop(job_id, None) is not None:
+        group = bus.groups.pop(job_id, None)
+        if group is not None:
             bus.lines.append(Ungrouped(job_id))
+            # Some may have been withdrawn meanwhile.
+            for client, word, token, _ in group.kept:
+                del client.known[word.request_id]
+                bus.lines.append(Forgotten((token,)))
     for waiter in bus.waiters.take(job_id):
-        _say_no(bus, waiter.client, waiter.voice, waiter.service, waiter.request_id, detail, told)
+        _say_no(bus, waiter, detail, told, request)
 
 
 def _say_no(
     bus: Tables,
-    client: Address,
-    voice: Any,
-    service: bytes,
-    request_id: bytes,
+    to: Accept | Answer | Waiter,
     detail: str,
     told: set[tuple[Address, bytes]],
+    request: Request,
 ) -> None:
-    # Without an id nobody can tell whether it is the same one, and everybody waits for a word.
-    if request_id and (client, request_id) in told:
+    # Calls of our own services that have no id cannot be told apart, and each waits for a word.
+    key = (to.client, to.request_id or (b"" if request.client is bus.desk else request.token))
+    if key in told:
         return
-    told.add((client, request_id))
-    bus.actions.append(Refuse(client, voice, service, request_id, Reason.STORE_UNAVAILABLE, detail, []))
+    if key[1]:
+        told.add(key)
+    reason = Reason.STORE_UNAVAILABLE
+    bus.actions.append(Refuse(to.client, to.voice, to.service, to.request_id, reason, detail, []))
 
 
 def on_store_health(bus: Tables, event: events.StoreHealth, now: float) -> None:

@@ -36,8 +36,8 @@ def pop(queue: FairQueue) -> str:
 
 def drop(queue: FairQueue, gone: Request) -> None:
     """What an expiry does."""
+    queue.forget(gone)
     gone.state = RequestState.EXPIRED
-    queue.forget_one()
 
 
 def is_bare(queue: FairQueue) -> bool:
@@ -187,3 +187,19 @@ def test_no_client_waits_for_more_than_one_of_each_other(order: list[int]) -> No
             if which != served and left[which]:
                 since[which] += 1
                 assert since[which] <= len(left), "everyone is served once a round"
+
+
+def test_what_is_claimed_leaves_the_queue_and_may_come_back() -> None:
+    queue, who = FairQueue(), clients("ab")
+    requests = {name: request(who[name[0]], name) for name in ("a1", "a2", "b1")}
+    for waiting in requests.values():
+        queue.push(waiting)
+    queue.take_out(requests["b1"])
+    queue.take_out(requests["a2"])
+    assert queue.length == 1
+    queue.push_front(requests["b1"])
+    queue.take_out(requests["b1"])
+    queue.push_front(requests["b1"])
+    assert [pop(queue) for _ in range(2)] == ["b1", "a1"]
+    assert queue.length == 0
+    assert is_bare(queue)
