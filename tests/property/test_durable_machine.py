@@ -445,7 +445,7 @@ class Machine(RuleBasedStateMachine):
     def crash(self, on_disk: bool, after_s: float) -> None:
         model = self.model
         model.restart(on_disk, after_s)
-        # What was refused and is on disk nevertheless was to be taken back: now it is back as if accepted, and
+        # What was refused and is on disk nevertheless was to be taken back: now it is back as accepted, and
         # its client may hear of it once more.
         for token in model.refused & set(model.store._jobs):
             job = model.store._jobs[token]

@@ -36,7 +36,7 @@ class Group(Struct):
     # others, which nobody forgets before the group has them all (arguments of `durable.keep_outcome`).
     missing: int = 0
     kept: list[Any] = []
-    # The batch that it was accepted in, and its first member, with which it is refused if that is not written.
+    # The batch that it was accepted in, and its first member, with which it is refused if need be.
     batch: int = 0
     first: Any = None
 
