@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from polybus.cli import jobs, operate, schedule, scheduler, start, talk, worker
+from polybus.cli import jobs, operate, schedule, scheduler, start, talk, topics, worker
 from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK, WrongUse, examples
 from polybus.errors import PolybusError
 
@@ -67,6 +67,8 @@ for panel, name, command, epilog in (
     (LOOK, "workers", operate.workers, operate.WORKERS_EXAMPLES),
     (LOOK, "queues", operate.queues, operate.QUEUES_EXAMPLES),
     (LOOK, "nodes", operate.nodes, operate.NODES_EXAMPLES),
+    (LOOK, "subscribers", topics.subscribers, topics.SUBSCRIBERS_EXAMPLES),
+    (LOOK, "last", topics.last, topics.LAST_EXAMPLES),
     (LOOK, "tap", operate.tap, operate.TAP_EXAMPLES),
     (ACT, "cancel", operate.cancel, operate.CANCEL_EXAMPLES),
     (ACT, "drain", operate.drain, operate.DRAIN_EXAMPLES),

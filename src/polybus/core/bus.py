@@ -22,6 +22,7 @@ from polybus.core import (
     intake,
     last_values,
     leaving,
+    lvc,
     replies,
     requests,
     scheduling,
@@ -29,7 +30,7 @@ from polybus.core import (
     workers,
     written,
 )
-from polybus.core.model import Limits
+from polybus.core.model import Address, Limits
 from polybus.core.tables import Tables
 
 
@@ -39,7 +40,7 @@ class Bus(Tables):
     def __init__(self, nonce: bytes, limits: Limits | None = None, watched: bool = False) -> None:
         super().__init__(nonce, limits, watched)
         self.follow = flows.follow
-        self.serve = desk.receive
+        self.serve = serve
         self.member_ended = flows.member_ended
         self.book = scheduling.Book()
         self.last = last_values.LastValues()
@@ -52,6 +53,12 @@ class Bus(Tables):
 
     def next_at(self, now: float) -> float:
         return min(super().next_at(now), scheduling.next_at(self))
+
+
+def serve(bus: Bus, client: Address, voice: Any, request_id: bytes, service: bytes, *call: Any) -> None:
+    """A request for a service of the broker itself."""
+    receive = lvc.receive if service == intake.LAST_VALUES else desk.receive
+    receive(bus, client, voice, request_id, service, *call)
 
 
 def on_tick(bus: Bus, event: events.Tick, now: float) -> None:

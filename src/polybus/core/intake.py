@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 # Looking a member up in its enumeration costs as much as a dictionary.
 _SERVING: Final = BusState.SERVING
-# Services of the broker itself (`desk`).
+# Services of the broker itself (`desk`, `lvc`).
 BUILT_IN: Final = b"polybus."
+LAST_VALUES: Final = b"lvc"
 
 
 def on_submit(bus: Tables, event: events.Submit, now: float) -> None:
@@ -81,7 +82,9 @@ def submit(
         or service.policy is not None
     ):
         # With a free worker and all limits kept there is nothing to decide; the others get a closer look.
-        if name.startswith(BUILT_IN):
+        if name.startswith(BUILT_IN) or (
+            name == LAST_VALUES and (service is None or not service.roster.members)
+        ):
             bus.serve(bus, address, voice, request_id, name, body, options, receipt, now)
             release_client(bus, client)
             return

@@ -152,14 +152,16 @@ class LastValues:
 
     def note(self, bus: Bus, most: int) -> None:
         """Have so many of the changes written down, those that have waited longest first."""
-        topics = list(islice(self.changed, most))
-        for topic in topics:
-            del self.changed[topic]
-            value = self.values.get(topic) if self.durable else None
-            if value is None:
-                bus.lines.append(Unvalued(topic))
-            else:
-                bus.lines.append(Valued(topic, [bytes(frame) for frame in value.body], value.at))
+        for topic in list(islice(self.changed, most)):
+            self.note_one(bus, topic)
+
+    def note_one(self, bus: Bus, topic: bytes) -> None:
+        self.changed.pop(topic, None)
+        value = self.values.get(topic) if self.durable else None
+        if value is None:
+            bus.lines.append(Unvalued(topic))
+        else:
+            bus.lines.append(Valued(topic, [bytes(frame) for frame in value.body], value.at))
 
     def restore(self, entries: list[Valued]) -> None:
         """Take over what was on disk; what has no room here any more is removed there."""

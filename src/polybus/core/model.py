@@ -49,6 +49,7 @@ class Reason(StrEnum):
     BAD_JOB = "bad_job"
     BAD_SCHEDULE = "bad_schedule"
     UNKNOWN_JOB = "unknown_job"
+    UNKNOWN_TOPIC = "unknown_topic"
     GROUP_FAILED = "group_failed"
     STORE_UNAVAILABLE = "store_unavailable"
 

@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from polybus.dialects.ebus import FAREWELL
 from polybus.errors import ConfigError
 from polybus.server.admin import AdminEar
 from polybus.server.admin_jobs import JobDesk
+from polybus.server.admin_topics import TopicDesk
 from polybus.server.assembly import Assembly, open_links
 from polybus.server.data_dir import DataDir
 from polybus.server.effects import Message, Outbox, Receive
@@ -111,9 +113,9 @@ class Broker:
         self._outbox.handlers[act.Dial] = self._dial
         self._outbox.handlers[act.HangUp] = self._hang_up
         self._jobs = JobDesk(self.bus, self._outbox, self._clock, self._keeping.ask)
-        self._admin = AdminEar(
-            self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain, self._jobs.commands
-        )
+        topics = TopicDesk(self.bus, self.subscribers)
+        commands = {**self._jobs.commands, **topics.commands}
+        self._admin = AdminEar(self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain, commands)
         self._assembly.admin.ear = self._admin
         self._ears = [link.ear for link in links]
         self.bus.wall_offset = self._wall() - self._clock()
@@ -189,6 +191,7 @@ class Broker:
                 # The time of day may be set while we run; a tick's delay is soon enough.
                 bus.wall_offset = self._wall() - now
                 bus.handle(tick, now)
+                tick_at = inf
                 if now - tapped_at > TAP_CHECK_S:
                     tapped_at = now
                     self._admin.expire(now)
@@ -200,7 +203,8 @@ class Broker:
                 self._keeping.hand_over(now)
                 # Without a store everything counts as written at once.
                 outbox.settle(now)
-            tick_at = bus.next_at(now)
+            # What is due soon may become due sooner, but what happens meanwhile must not put it off.
+            tick_at = min(tick_at, bus.next_at(now))
             wake_at = min(tick_at, subscribers.next_at)
 
     def _survive(self, link: int, frames: Message) -> None:
