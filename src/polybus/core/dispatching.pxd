@@ -16,7 +16,7 @@ cpdef bint may_start(Tables bus, Service service, double now) except -1
 @cython.locals(service=Service)
 cpdef feed(Tables bus, Worker worker, double now)
 
-@cython.locals(best=Service, lighter=Service, service=Service, best_weight=Py_ssize_t)
+@cython.locals(best=Service, service=Service, best_weight=Py_ssize_t, mixed=bint)
 cpdef Service _heaviest(Tables bus, Worker worker, double now)
 
 @cython.locals(worker=Worker)

@@ -136,24 +136,28 @@ def _heaviest(bus: Tables, worker: Worker, now: float) -> Service | None:
     """The service whose request a worker gets next: its heaviest one first, equal ones in turn; and after ten
     of the heaviest one of a lighter one, because to come last must not mean never."""
     best: Service | None = None
-    lighter: Service | None = None
     best_weight = 0
+    mixed = False
     for service, weight in worker.offers.items():
         if not service.queue.length or (service.limited and not may_start(bus, service, now)):
             continue
         if best is None:
             best, best_weight = service, weight
-        elif weight > best_weight:
-            lighter = lighter or best
-            best, best_weight = service, weight
-        elif weight < best_weight:
-            lighter = lighter or service
-    if lighter is None:
+        elif weight != best_weight:
+            mixed = True
+            if weight > best_weight:
+                best, best_weight = service, weight
+    if not mixed:
         worker.streak = 0
-    elif worker.streak >= HEAVY_IN_A_ROW:
-        best, worker.streak = lighter, 0
-    else:
+    elif worker.streak < HEAVY_IN_A_ROW:
         worker.streak += 1
+    else:
+        worker.streak = 0
+        for service, weight in worker.offers.items():
+            # The one that was served last is at the end, so all lighter ones have their turn.
+            if weight < best_weight and service.queue.length and may_start(bus, service, now):
+                best = service
+                break
     if best is not None and len(worker.offers) > 1:
         # To the end of the line among services of the same weight.
         worker.offers[best] = worker.offers.pop(best)

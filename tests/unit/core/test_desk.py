@@ -15,6 +15,7 @@ from polybus.client.sessions.port import Accepted, Done, Failed
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bus import Bus
+from polybus.core.envelope import Submission
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits, QueuePolicy, Reason
 from polybus.core.tables import DESK
@@ -267,23 +268,7 @@ json_values = st.recursive(
     max_leaves=8,
 )
 fields = st.dictionaries(
-    st.sampled_from(
-        [
-            "service",
-            "group",
-            "id",
-            "guarantee",
-            "retries",
-            "timeout_s",
-            "backoff_s",
-            "delay_s",
-            "ttl_s",
-            "reply",
-            "then",
-            "body",
-            "other",
-        ]
-    ),
+    st.sampled_from([*Submission.__struct_fields__, "body", "other"]),
     json_values | st.just("echo") | st.just([{"service": "echo"}]) | st.floats(0, 10) | st.integers(0, 9),
     max_size=6,
 )
