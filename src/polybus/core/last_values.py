@@ -104,8 +104,11 @@ class LastValues:
         self._gone.add(topic)
         # With a disk that is away for long, names that came and went would fill the memory: then some that
         # left are found again after a restart, as old as they are, and leave again.
-        if self.durable and len(self.changed) <= 2 * self.count:
-            self.changed[topic] = None
+        if self.durable:
+            if len(self.changed) <= 2 * self.count:
+                self.changed[topic] = None
+            else:
+                self.changed.pop(topic, None)
         return True
 
     def change(self, count: int, bytes_: int, durable: bool) -> None:
