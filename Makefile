@@ -19,7 +19,7 @@ $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
 .PHONY: help setup demo test lint format types contracts conformance matrix fuzz crash store-faults bench-broker \
-	bench-jobs idle-workers docs-check diagrams lock clean
+	bench-jobs bench-fanout idle-workers docs-check diagrams lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench-broker: $(STAMP) ## measure round trips through the broker
 
 bench-jobs: $(STAMP) ## measure guaranteed jobs, beside Celery and Dramatiq
 	$(BIN)/python benchmarks/jobs.py $(ARGS)
+
+bench-fanout: $(STAMP) ## measure publications to many subscribers, against libzmq's own proxy
+	$(BIN)/python benchmarks/fanout.py $(ARGS)
 
 idle-workers: $(STAMP) ## measure what thousands of idle workers cost
 	$(BIN)/python benchmarks/idle_workers.py $(ARGS)

@@ -164,9 +164,9 @@ def broker(pump: str = "") -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def proxy() -> Iterator[Running]:
+def proxy(kind: str = "requests") -> Iterator[Running]:
     """libzmq's own proxy: what a broker without any logic does."""
-    with started([sys.executable, str(HERE / "_proxy.py")]) as running:
+    with started([sys.executable, str(HERE / "_proxy.py"), kind]) as running:
         yield running
 
 
@@ -210,13 +210,21 @@ class Generator:
 
 def make_generator() -> Generator:
     """Compile the generator if it is not there yet; without a C compiler there is one in Python."""
-    source, binary = HERE / "load.c", CACHE / "load"
+    binary = compiled("load")
+    if binary is None:
+        return Generator((sys.executable, str(HERE / "_load.py"), "-"), False)
+    return Generator((str(binary), libzmq_path()), True)
+
+
+def compiled(name: str) -> Path | None:
+    """A program of ours, compiled if it is not there yet; None if there is no C compiler."""
+    source, binary = HERE / f"{name}.c", CACHE / name
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        return Generator((sys.executable, str(HERE / "_load.py"), "-"), False)
+        return None
     if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
         CACHE.mkdir(parents=True, exist_ok=True)
-        fresh = binary.with_name(f"load.{os.getpid()}")
+        fresh = binary.with_name(f"{name}.{os.getpid()}")
         done = subprocess.run(
             [compiler, "-O2", "-o", str(fresh), str(source), "-ldl", "-lpthread"],
             capture_output=True,
@@ -226,7 +234,7 @@ def make_generator() -> Generator:
         if done.returncode:
             raise Broken(f"{compiler} cannot compile {source.name}:\n{done.stderr}")
         fresh.replace(binary)
-    return Generator((str(binary), libzmq_path()), True)
+    return binary
 
 
 def libzmq_path() -> str:

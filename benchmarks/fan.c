@@ -6,7 +6,7 @@
  *
  *   fan LIBZMQ PUBLISH SUBSCRIBE SUBSCRIBERS SIZE WINDOW SECONDS WARMUP
  *
- * Prints one line of JSON: deliveries in all, and those that were counted in how many seconds; exit status 1 and a
+ * Prints one line of JSON: deliveries in all, those that were counted, and in how many seconds; exit status 1 and a
  * line on stderr if anything was not as it should be.
  */
 #include <dlfcn.h>
