@@ -165,10 +165,12 @@ class SimWorker(Peer):
         self.life += 1
         self.alive = True
         prefix = f"{self.name}-{self.life}".encode()
-        sessions = worker_sessions(self.dialect, self.services, self.credit, {}, prefix)
-        self.talks = [Conversation(session) for session in sessions]
+        self.talks = [Conversation(session) for session in self._new_sessions(prefix)]
         for talk in self.talks:
             self._begin(talk)
+
+    def _new_sessions(self, prefix: bytes) -> list[WorkerSession]:
+        return worker_sessions(self.dialect, self.services, self.credit, {}, prefix)
 
     def _begin(self, talk: Conversation) -> None:
         talk.again_at = None

@@ -69,11 +69,14 @@ class SimBroker:
         self.lives = 0
         self.start()
 
+    def new_bus(self) -> Bus:
+        return WatchedBus(b"L%d-" % self.lives)
+
     def start(self) -> None:
         self.lives += 1
         self.draining = False
         self.network.log("broker", f"starts its life {self.lives}")
-        self.bus = bus = WatchedBus(b"L%d-" % self.lives)
+        self.bus = bus = self.new_bus()
 
         def wall() -> float:
             return 1_700_000_000.0 + self.clock.now
@@ -89,14 +92,19 @@ class SimBroker:
         self.outbox.handlers[act.Drained] = lambda action: self.stop()
         self.outbox.handlers[act.Forget] = lambda action: None
         self._tick_at = 0.0
+        self.begin()
         self.network.broker = self.receive
         self._settle()
+
+    def begin(self) -> None:
+        """Before anything is heard."""
 
     def receive(self, link: int, identity: bytes, frames: Frames) -> None:
         bus, counters = self.bus, self.bus.counters
         before = counters.accepted + counters.rejected + counters.replayed
         self.ears[link].receive(link, [identity, *frames], self.clock.now)
-        bus.allowed[link, identity] += counters.accepted + counters.rejected + counters.replayed - before
+        if isinstance(bus, WatchedBus):
+            bus.allowed[link, identity] += counters.accepted + counters.rejected + counters.replayed - before
         if counters.invalid:
             raise Broken(f"a peer of our own library sent what cannot be read: {frames}")
         self._settle()
