@@ -42,6 +42,5 @@ PENDING: Final[dict[str, str]] = {
     "DBP-32": "the message is written and read; the broker sends no beacon",
     "DBP-33": "no listening in over DBP",
     "DBP-34": "no bridge between brokers",
-    "DBP-35": "no last value cache",
     "DBP-36": "no collection of logs",
 }

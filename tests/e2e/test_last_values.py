@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import zmq
 
+from fuzz.raw import RawPeers
 from polybus import Client, RequestFailed
 from support.live import WAIT_S, LiveBroker, wait_for
 
@@ -382,3 +383,27 @@ def test_killed_subscribers_are_forgotten_and_others_miss_nothing(context: Conte
         assert [int(take(alive)[1]) for _ in range(2000)] == list(range(1, 2001))
         wait_for(lambda: status(broker, "subscribers") == 1)
         assert status(broker, "internal_errors") == 0
+
+
+def test_hostile_bytes_beside_real_subscribers(context: Context) -> None:
+    rng = random.Random(7)
+    with LiveBroker() as broker:
+        publisher = Publisher(context, broker, "ebus")
+        ports = ("ebus.subscribe", "emqp.subscribe")
+        real = [subscriber(context, broker[port], b"real/") for port in ports]
+        wait_for(lambda: status(broker, "subscriptions") == 2)
+        hostile = RawPeers({port: broker[port] for port in ports})
+        try:
+            for number in range(400):
+                hostile.poke(rng)
+                publisher.say(b"real/t", b"%d" % number)
+                publisher.say(b"fuzz-topic-%d" % (number % 7), b"x" * 1000)
+        finally:
+            hostile.close()
+        for socket in real:
+            assert [int(take(socket)[1]) for _ in range(400)] == list(range(400))
+        wait_for(lambda: (status(broker, "subscribers"), status(broker, "subscriptions")) == (2, 2), 30)
+        facts = broker.ask("status")
+        assert facts["internal_errors"] == 0
+        assert facts["invalid"] > 0
+        assert not broker.crashes()

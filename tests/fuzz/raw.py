@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
+from polybus.wire import zmtp
 from support.zmtp import GREETING, dial, ready
 
 # As many are held open as a broker must bear without a thought.
@@ -41,8 +42,35 @@ def payload(rng: random.Random) -> bytes:
         lambda: shaken + b"\x00\x00" * 200,
         lambda: shaken + b"\x04\x06\x05HELLO" + b"\x04\x00",
         lambda: shaken + b"\x00\x06\x01fuzz-" + b"\x04\x10\x09SUBSCRIBEfuzz-t",
+        lambda: GREETING + ready(rng.choice((b"SUB", b"XSUB"))) + subscriber_words(rng),
+        lambda: spoiled(rng, GREETING + ready(b"SUB") + subscriber_words(rng)),
     ]
     return rng.choice(ways)()
+
+
+def subscriber_words(rng: random.Random) -> bytes:
+    """What subscribers say, in any order and any number; it asks for values again and again."""
+    prefix = rng.choice((b"", b"fuzz", b"fuzz-topic-1", b"\xff", b"x" * 255, b"x" * 256, b"x" * 20_000))
+    words = [
+        zmtp.write_subscription(True, prefix),
+        zmtp.write_subscription(False, prefix),
+        zmtp.write_message([b"\x01" + prefix]),
+        zmtp.write_message([b"\x00" + prefix]),
+        zmtp.write_message([prefix, prefix]),
+        zmtp.write_ping(rng.choice((0.0, 0.1, 6000.0)), rng.randbytes(rng.randrange(17))),
+        zmtp.write_pong(b""),
+        zmtp.write_error("fuzz"),
+    ]
+    weights = (8, 4, 4, 2, 1, 3, 1, 0.1)
+    return b"".join(rng.choices(words, weights, k=rng.choice((1, 5, 200, 3000 if len(prefix) < 300 else 5))))
+
+
+def spoiled(rng: random.Random, data: bytes) -> bytes:
+    """The same with some bytes changed, most likely near the beginning, and perhaps cut off."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 3))):
+        changed[rng.randrange(min(len(changed), rng.choice((64, 120, len(changed)))))] = rng.randrange(256)
+    return bytes(changed[: rng.choice((len(changed), rng.randrange(len(changed))))])
 
 
 class RawPeers:
