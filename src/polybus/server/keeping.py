@@ -7,6 +7,7 @@ with a word on what to do, because to go on without it would be to lose what was
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from polybus.core.model import QueuePolicy, Retrying
 from polybus.core.restoring import restore
 from polybus.core.tables import DESK
 from polybus.dialects.port import Voice
-from polybus.server.scribe import Answered, Scribe, Sick, Unwritten, Well, Written
+from polybus.server.scribe import Answered, Result, Scribe, Sick, Unwritten, Well, Written
 from polybus.store.port import Store
 from polybus.store.sqlite import SqliteStore
 
@@ -102,7 +103,7 @@ class Keeping:
         if scribe is None:
             return
         bus = self._bus
-        for result in scribe.results():
+        for result in _joined(scribe.results()):
             match result:
                 case Written(number):
                     bus.handle(events.Written(number), now)
@@ -140,3 +141,17 @@ class Keeping:
         left = self._scribe.stop()
         self.collect(now)
         return left
+
+
+def _joined(results: list[Result]) -> list[Result]:
+    """What was refused for the same reason, batch after batch, as one: the core looks through all that waits
+    for the disk each time, and when a disk is full many batches do."""
+    joined: list[Result] = []
+    for reason, group in groupby(results, lambda one: one.reason if isinstance(one, Unwritten) else None):
+        some = list(group)
+        if reason is None:
+            joined += some
+        else:
+            refused = [token for one in some if isinstance(one, Unwritten) for token in one.refused]
+            joined.append(Unwritten(0, tuple(refused), reason))
+    return joined

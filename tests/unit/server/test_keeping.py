@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from polybus import Client, RequestFailed
+from polybus.server.keeping import _joined
+from polybus.server.scribe import Sick, Unwritten, Written
 from support.live import LiveBroker
 
 
@@ -43,3 +45,21 @@ def test_nothing_is_written(client: Client, tmp_path: Path) -> None:
     with LiveBroker({"jobs.store": "false", "broker.data_dir": str(tmp_path)}) as broker:
         assert broker.is_alive
     assert not list(tmp_path.rglob("*.db*"))
+
+
+def test_refusals_of_many_batches_are_one_for_the_core() -> None:
+    results = [
+        Sick("full"),
+        Unwritten(1, (b"a", b"b"), "full"),
+        Unwritten(2, (b"c",), "full"),
+        Unwritten(3, (b"d",), "gone"),
+        Written(3),
+        Unwritten(4, (b"e",), "full"),
+    ]
+    assert _joined(results) == [
+        Sick("full"),
+        Unwritten(0, (b"a", b"b", b"c"), "full"),
+        Unwritten(0, (b"d",), "gone"),
+        Written(3),
+        Unwritten(0, (b"e",), "full"),
+    ]
