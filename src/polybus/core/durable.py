@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Outcomes are forgotten so many at a time: each costs a row on disk.
 FORGOTTEN_AT_ONCE = 1000
+# What a worker says about a failure is written down with every later step of the job: no whole logs.
+DETAIL = 4096
 
 
 # -- names that survive -----------------------------------------------------------------------
@@ -66,7 +68,8 @@ def note_attempt(bus: Tables, request: Request, reason: Reason, detail: str, now
     """Add to the history of a job. Plain calls have none."""
     if request.options.retries or request.durable:
         who = peer_text(request.worker.address) if request.worker is not None else ""
-        attempt = ledger.Attempt(request.attempt, bus.wall_at(now), who, str(reason), detail)
+        said = detail if len(detail) <= DETAIL else detail[: DETAIL - 1] + "…"
+        attempt = ledger.Attempt(request.attempt, bus.wall_at(now), who, str(reason), said)
         request.history = ledger.shortened((*request.history, attempt))
 
 

@@ -325,7 +325,8 @@ NOTED_BY_THE_CORE: Final = frozenset({wire.Reply, wire.Ready})
 
 
 # -- headers ------------------------------------------------------------------------------------
-# Nearly all jobs have one of a few sets of headers. Those with texts of a client's own are not kept.
+# Nearly all jobs have one of a few sets of headers. Those with texts of a client's own are not kept, nor are
+# those of chains and groups: what follows a job may be megabytes.
 
 
 def _options_of(headers: wire.Headers) -> JobOptions:
@@ -341,13 +342,17 @@ def _read_options(headers: wire.Headers) -> JobOptions:
 def _headers_for(options: JobOptions) -> wire.Headers:
     if options is PLAIN_CALL:
         return PLAIN_ORDER
-    return _write_options(options) if options.other else _write_options_cached(options)
+    return _write_options(options) if _is_special(options) else _write_options_cached(options)
 
 
 def _headers_for_attempt(options: JobOptions, attempt: int) -> wire.Headers:
     if options is PLAIN_CALL and attempt == 1:
         return FIRST_ORDER
-    return _add_attempt(options, attempt) if options.other else _add_attempt_cached(options, attempt)
+    return _add_attempt(options, attempt) if _is_special(options) else _add_attempt_cached(options, attempt)
+
+
+def _is_special(options: JobOptions) -> bool:
+    return bool(options.other or options.then or options.group)
 
 
 def _add_attempt(options: JobOptions, attempt: int) -> wire.Headers:

@@ -203,6 +203,15 @@ def test_the_history_of_a_job_that_fails_for_ever_is_bounded(stage: LedgerStage)
     assert again.history == request.history
 
 
+def test_what_a_worker_says_about_a_failure_is_bounded_in_the_history(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.submit("c", "1", options=DURABLE)
+    stage.write()
+    stage.do(events.Failure(worker("w"), stage.token("c", "1"), "x" * 60_000, []))
+    (attempt,) = stage.request("c", "1").history
+    assert len(attempt.detail) == 4096
+
+
 # -- lost workers ---------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from polybus.core import events
+from polybus.dialects import emqp
 from polybus.dialects.emqp import Emqp
 from polybus.dialects.mdr import Mdr
 from polybus.dialects.port import RouterEar
@@ -19,9 +20,9 @@ TAG = b"eMQP/1.0"
 
 def broker(**settings: Any) -> Exchange:
     ex = Exchange()
-    emqp = Emqp(ex.bus, wall=lambda: 1700000000.5, **settings)
-    ex.listen(CLIENTS, RouterEar(ex.bus, "emqp", emqp.client_tags))
-    ex.listen(WORKERS, RouterEar(ex.bus, "emqp", emqp.worker_tags))
+    dialect = Emqp(ex.bus, wall=lambda: 1700000000.5, **settings)
+    ex.listen(CLIENTS, RouterEar(ex.bus, "emqp", dialect.client_tags))
+    ex.listen(WORKERS, RouterEar(ex.bus, "emqp", dialect.worker_tags))
     ex.listen(MAJORDOMO, RouterEar(ex.bus, "mdr", Mdr(ex.bus).tags))
     return ex
 
@@ -222,3 +223,17 @@ def test_giving_back_what_is_not_held_changes_nothing() -> None:
     say(ex, WORKERS, b"stranger", b"LEAVE", b"x-2")
     say(ex, WORKERS, b"stranger", b"PROGRESS", b"x-3", token, b"1")
     assert ex.bus.request_count == 1
+
+
+def test_headers_are_kept_without_what_follows_a_job() -> None:
+    """A chain's next steps may be megabytes, and the cache has hundreds of places."""
+    ex = broker()
+    inform(ex, slots=3)
+    size = emqp._write_options_cached.cache_info().currsize
+    sizes = emqp._add_attempt_cached.cache_info().currsize
+    for n in range(3):
+        head = {"service": "email", "id": str(n), "then": [{"service": "email", "body": f"{n}" * 1000}]}
+        say(ex, CLIENTS, b"c", b"REQUEST", b"m%d" % n, b"polybus.submit", b"", json.dumps(head).encode())
+    assert len(orders(ex)) == 3
+    assert emqp._write_options_cached.cache_info().currsize == size
+    assert emqp._add_attempt_cached.cache_info().currsize == sizes
