@@ -8,6 +8,7 @@ from polybus.core import actions as act
 from polybus.core import events, ledger
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits, QueuePolicy, Reason
+from polybus.core.revival import revive
 from support.stage import LedgerStage, client, worker
 
 GUARANTEED = JobOptions(guarantee=True)
@@ -418,3 +419,56 @@ def test_worker_and_client_records_of_ended_jobs_are_let_go(stage: LedgerStage) 
         stage.write()
     assert left(stage) == NOTHING
     assert stage.bus.workers[worker("w")].free == 2
+
+
+# -- dead letters that are put back ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("doubtful", [True, False])
+def test_a_dead_letter_that_could_not_be_put_back_is_dead_again(stage: LedgerStage, doubtful: bool) -> None:
+    stage.job("j")
+    stage.write()
+    stage.fail("w", stage.job_request("j").token)
+    stage.write()
+    stage.taken.clear()
+    (letter,) = stage.dead()
+    request, why = revive(stage.bus, letter, stage.now)
+    assert request is not None, why
+    stage.call("c", "1", "result", b"j")
+    stage.refuse_writes("the disk is full", doubtful)
+    assert not stage.actions(act.Deliver)
+    stage.recover()
+    assert stage.one(act.Refuse).request_id == b"1"
+    (again,) = stage.dead()
+    assert again.job.token == letter.job.token
+    assert [attempt.reason for attempt in again.job.history] == ["failed", "revived"]
+    assert again.job.body == letter.job.body
+    assert not stage.store.load().jobs
+    assert stage.facts("j")["state"] == "failed"
+    request, why = revive(stage.bus, again, stage.now)
+    stage.write()
+    assert stage.delivered() == [("w", "j")], why
+
+
+def test_a_revived_job_has_its_retries_again(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=JobOptions(guarantee=True, retries=1, backoff_s=0.0))
+    stage.write()
+    for _ in range(2):
+        stage.fail("w", stage.token("c", "1"))
+        stage.wait(0.2)
+        stage.write()
+    (letter,) = stage.dead()
+    token = letter.job.token
+    revive(stage.bus, letter, stage.now)
+    stage.write()
+    stage.fail("w", token)
+    stage.wait(0.2)
+    stage.write()
+    stage.restart()
+    stage.wait(20.0)
+    stage.worker("w")
+    stage.fail("w", token)
+    stage.write()
+    (again,) = stage.dead()
+    reasons = [attempt.reason for attempt in again.job.history]
+    assert reasons == ["failed", "failed", "revived", "failed", "failed"]
