@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from polybus import Client, JobCancelled, JobFailed, RequestFailed
@@ -43,15 +44,14 @@ class Worker(Running):
 
     def children(self) -> set[int]:
         """The processes that run jobs: children of the only child."""
-        nursery = _children(self.process.pid)
-        return {pid for parent in nursery for pid in _children(parent)}
+        try:
+            return {pid for nursery in _children(self.process.pid) for pid in _children(nursery)}
+        except psutil.NoSuchProcess:
+            return set()
 
 
 def _children(pid: int) -> list[int]:
-    found = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
-    )
-    return [int(line) for line in found.stdout.split()]
+    return [child.pid for child in psutil.Process(pid).children()]
 
 
 @pytest.fixture
