@@ -36,8 +36,9 @@ def test_a_job_without_one_is_taken(client: Client) -> None:
     assert json.loads(submit(client, service="nobody", id="2", guarantee=False)) == {"job": "2"}
 
 
-def test_a_schedule_is_confirmed(client: Client) -> None:
+def test_a_schedule_without_one_is_confirmed(client: Client) -> None:
     question = {"do": "add", "queue": "nobody", "message": "{}", "every_s": 3600, "key": "hourly"}
+    question["guarantee"] = False
     assert json.loads(client.call("polybus.schedule", json.dumps(question).encode()))["key"] == "hourly"
 
 
