@@ -122,11 +122,12 @@ def take_back(
     """
     # A dict, because a set of them has no order: the same events shall always have the same effects.
     waiting: dict[Service, None] = {}
+    claimed = frozenset(kept)
     for request in reversed(worker.inflight.values()):
         if request.state in TERMINAL or request.worker is not worker:
             continue
         waiting[request.service] = None
-        if request.token not in kept:
+        if request.token not in claimed:
             note_attempt(bus, request, Reason.WORKER_LOST, why, now)
             if _give_up(bus, request, why, now):
                 continue

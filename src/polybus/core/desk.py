@@ -14,7 +14,7 @@ import msgspec
 
 from polybus.core import envelope, flows, scheduling
 from polybus.core.actions import Accept, Answer, Refuse
-from polybus.core.durable import addressed, after_written, is_sure, tell_again, when_accepted
+from polybus.core.durable import addressed, after_written, tell_again, when_accepted
 from polybus.core.envelope import BadEnvelope, Submission
 from polybus.core.intake import BUILT_IN, accept, admit, governed
 from polybus.core.lifecycle import RequestState
@@ -150,10 +150,8 @@ def _say_about(bus: Tables, job_id: bytes, word: Accept | Answer) -> None:
     known = bus.desk.known[job_id]
     if isinstance(known, Request):
         when_accepted(bus, word, known)
-    elif is_sure(known):
-        bus.actions.append(word)
     else:
-        after_written(bus, word)
+        tell_again(bus, word, known)
 
 
 def _new_id(bus: Tables, call: Call) -> bytes:

@@ -179,8 +179,8 @@ def is_sure(word: Answer | Refuse) -> bool:
     return not (isinstance(word, GivenUp) and word.durable)
 
 
-def tell_again(bus: Tables, word: Answer | Refuse, about: Answer | Refuse) -> None:
-    """Say what is kept to somebody who asks for it."""
+def tell_again(bus: Tables, word: Accept | Answer | Refuse, about: Answer | Refuse) -> None:
+    """Say something about an outcome that is kept to somebody who asks for it."""
     if is_sure(about):
         bus.actions.append(word)
     else:

@@ -215,7 +215,7 @@ def _seen_before(
     bus.counters.replayed += 1
     done = seen
     if receipt:
-        bus.actions.append(Accept(client.address, voice, done.service, request_id))
+        tell_again(bus, Accept(client.address, voice, done.service, request_id), done)
     if options.reply_requested:
         tell_again(bus, addressed(done, client.address, voice, done.service, request_id), done)
 

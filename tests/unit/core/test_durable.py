@@ -143,7 +143,7 @@ def test_a_duplicate_of_an_answer_that_is_not_written_waits_with_it(stage: Ledge
     stage.result("w", stage.token("c", "1"))
     stage.submit("c", "1", options=GUARANTEED, receipt=True)
     assert not stage.actions(act.Answer)
-    assert stage.one(act.Accept).request_id == b"1", "that it was accepted is written"
+    assert not stage.actions(act.Accept)
     stage.write()
     assert [answer.body for answer in stage.actions(act.Answer)] == [[b"done"], [b"done"]]
 
