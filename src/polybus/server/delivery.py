@@ -21,7 +21,7 @@ from polybus.server.subscriber import CHUNK_BYTES, Subscriber
 # bytes to all of them in a turn: others wait too.
 ROUNDS: Final = 4
 TOGETHER: Final = 64
-TURN_BYTES: Final = 16 * 1024 * 1024
+TURN_BYTES: Final = 4 * 1024 * 1024
 # A full pipe is tried again after this long, and less often if nothing moves.
 RETRY_S: Final = 0.002
 RETRY_MAX_S: Final = 0.05

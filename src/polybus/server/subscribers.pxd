@@ -12,7 +12,7 @@ cdef class Subscribers:
     cdef dict _dialects, _halls, _publications
     cdef list _open_halls
     cdef dict _peers
-    cdef Py_ssize_t _prefixes
+    cdef Py_ssize_t _prefixes, _looked_up
     cdef dict _unread, _strangers, _closing, _mortal
     cdef double _looked_at
     cdef public dict handlers

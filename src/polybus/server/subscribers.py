@@ -40,6 +40,9 @@ FAREWELL_S: Final = 1.0
 # that goes on asking all the same, without reading, is cut off.
 OWED_BYTES: Final = 256 * 1024
 UNREAD_BYTES: Final = 1024 * 1024
+# When a turn has looked up so many values, further subscriptions wait for the next: after a restart everybody
+# asks for everything at once.
+TURN_VALUES: Final = 100_000
 # More prefixes than this are better asked for with a shorter one.
 PREFIXES: Final = 10_000
 SUBSCRIBER_TYPES: Final = (b"SUB", b"XSUB")
@@ -78,6 +81,8 @@ class Subscribers:
         self._strangers: dict[Subscriber, None] = {}
         self._closing: dict[Subscriber, float] = {}
         self._mortal: dict[Subscriber, None] = {}
+        # How many values were looked up in this turn, and when we last looked after everybody.
+        self._looked_up = 0
         self._looked_at = 0.0
         self.handlers: dict[type, Callable[[Any], None]] = {
             Fanout: self.fan_out,
@@ -161,6 +166,7 @@ class Subscribers:
 
     def flush(self, now: float) -> None:
         """The end of a turn: send what it brought, and what waited before."""
+        self._looked_up = 0
         for peer in self.delivery.flush(now):
             self._forget(peer, now)
         if now - self._looked_at >= FAREWELL_S:
@@ -187,6 +193,8 @@ class Subscribers:
         """Read on where somebody had to wait. Before the actions of a turn are carried out."""
         if self._unread:
             for peer in list(self._unread):
+                if self._looked_up >= TURN_VALUES:
+                    break
                 if peer.owed <= OWED_BYTES:
                     del self._unread[peer]
                     self._read(peer, now)
@@ -199,7 +207,7 @@ class Subscribers:
 
     def _read(self, peer: Subscriber, now: float) -> None:
         try:
-            while peer.owed <= OWED_BYTES and not peer.is_closing:
+            while peer.owed <= OWED_BYTES and self._looked_up < TURN_VALUES and not peer.is_closing:
                 said = peer.parser.next()
                 if said is None:
                     break
@@ -242,6 +250,7 @@ class Subscribers:
         # What it has from another subscription it must not get twice.
         values = [] if peer.covers(prefix) else bus.last.matching(prefix, peer.longer(prefix))
         owed = sum(value.size for value in values)
+        self._looked_up += len(values)
         peer.owed += owed
         peer.want(prefix)
         self._prefixes += 1

@@ -352,6 +352,27 @@ def test_one_that_asks_again_and_again_waits_until_it_has_read() -> None:
     assert not studio.bus.subscriptions[EBUS]
 
 
+def test_when_everybody_asks_for_everything_at_once_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscribers, "TURN_VALUES", 20)
+    studio = Studio()
+    for number in range(10):
+        studio.publish(b"t/%d" % number, b"1")
+    peers = [studio.join() for _ in range(7)]
+    for peer in peers:
+        peer.subscribe(b"t/")
+    studio.publish(b"t/0", b"2")
+    studio.turn()
+    assert [len(peer.messages()) for peer in peers] == [11, 11, 0, 0, 0, 0, 0]
+    assert studio.subscribers.next_at == 0.0
+    studio.turn()
+    # Who was read later sees what is current then.
+    assert [len(peer.messages()) for peer in peers] == [0, 0, 10, 10, 0, 0, 0]
+    studio.until_quiet()
+    assert [len(peer.messages()) for peer in peers] == [0, 0, 0, 0, 10, 10, 10]
+
+
 def test_one_that_asks_for_ever_is_cut_off() -> None:
     studio = Studio()
     for number in range(100):
