@@ -207,7 +207,7 @@ def subscribe(
     data_dir: DataDir = None,
     json_: Json = False,
 ) -> None:
-    """Print what is published from now on, a line each: the topic, a tab, the body."""
+    """Print the newest message of each topic, then what is published from now on: topic, a tab, body."""
     import zmq
 
     from polybus.cli.output import body_fields, one_line, print_json, printable, say

@@ -87,7 +87,7 @@ class Publisher:
 class Subscription:
     """What is published under some prefixes, as `(topic, body)`; an iterator that ends when it is closed.
 
-    Nothing is kept for a subscriber that is not there: it gets what is published after it has joined.
+    The broker keeps the newest message of each topic: it comes first, and everything that is published after.
     """
 
     def __init__(
