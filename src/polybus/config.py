@@ -2,8 +2,9 @@
 
 A setting `section.name` of `polybus.toml` is `POLYBUS_SECTION_NAME` in the environment.  A port setting
 takes a port number (bound on `broker.host`), a whole endpoint (`tcp://127.0.0.1:5000`, `ipc://…`), 0 for
-any free port, or -1 for none.  Queues are named by whoever uses them, so `[queues."name"]` has no variables;
-`queues.name.option` is what a flag calls one of its settings.
+any free port, or -1 for none.  A list is written with commas in the environment and in flags.  Queues are
+named by whoever uses them, so `[queues."name"]` has no variables; `queues.name.option` is what a flag calls
+one of its settings.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo
@@ -104,6 +106,20 @@ class DbpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = False
 
 
+class BeaconSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Whether nodes on this machine, or on the networks that the broker listens on, are told where DBP is.
+    enabled: bool = True
+    # Where the nodes listen.
+    port: Annotated[int, Meta(ge=1, le=65535)] = 5245
+    # Never more often than once a second: every node of the network gets it.
+    every_s: Annotated[float, Meta(ge=1, le=3600)] = 1.0
+    # Where to send it. Empty: loopback while the broker listens there, and the broadcast addresses of the
+    # interfaces that it was bound to beyond that.
+    addresses: tuple[str, ...] = ()
+    # By which interfaces it may leave. Empty: all that the broker is bound to.
+    interfaces: tuple[str, ...] = ()
+
+
 class JobsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     # Without a store nothing survives the broker, so guarantees are refused.
     store: bool = True
@@ -143,6 +159,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     emqp: EmqpSettings = field(default_factory=EmqpSettings)
     majordomo: MajordomoSettings = field(default_factory=MajordomoSettings)
     dbp: DbpSettings = field(default_factory=DbpSettings)
+    beacon: BeaconSettings = field(default_factory=BeaconSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     limits: Limits = field(default_factory=Limits)
     last_values: LastValuesSettings = field(default_factory=LastValuesSettings)
@@ -210,7 +227,19 @@ def load(
             f"{', '.join(sorted(MAJORDOMO_TAGS))}, which are other dialects on the same sockets."
         )
     _check_jobs(settings.jobs)
+    _check_beacon(settings.beacon)
     return settings
+
+
+def _check_beacon(beacon: BeaconSettings) -> None:
+    for address in beacon.addresses:
+        try:
+            IPv4Address(address)
+        except ValueError:
+            raise ConfigError(
+                f"beacon.addresses has {address!r}; it takes IPv4 addresses such as 10.0.0.255. "
+                "beacon.interfaces takes names such as eth0."
+            ) from None
 
 
 def _check_jobs(jobs: JobsSettings) -> None:
@@ -270,8 +299,9 @@ def endpoint(settings: Settings, name: str) -> str | None:
 
 
 def any_free_ports() -> dict[str, Any]:
-    """Overrides that bind every port setting to a free port: for tests and second brokers."""
-    return dict.fromkeys(PORTS, 0)
+    """Overrides that bind every port setting to a free port: for tests and second brokers, which do not
+    announce themselves either."""
+    return {**dict.fromkeys(PORTS, 0), "beacon.enabled": False}
 
 
 def _read_file(path: Path | None) -> dict[str, Any]:
@@ -312,4 +342,7 @@ def _put(tree: dict[str, Any], name: str, value: Any) -> None:
         section = f'{QUEUES}."{pattern}"'
     if not isinstance(part, dict):
         raise ConfigError(f"[{section}] must be a table of settings")
+    make = SECTIONS.get(section)
+    if isinstance(value, str) and make is not None and isinstance(getattr(make(), option, None), tuple):
+        value = [word for word in value.replace(",", " ").split() if word]
     part[option] = value
