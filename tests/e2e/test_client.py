@@ -316,7 +316,7 @@ class Phoenix:
 
     def _start(self) -> subprocess.Popen[bytes]:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("POLYBUS_", "EBUS_", "EMQ_"))}
-        environ |= self._ports
+        environ |= {**self._ports, "POLYBUS_BEACON_ENABLED": "false"}
         process = subprocess.Popen(
             [str(POLYBUS), "serve", "--data-dir", str(Path(self._folder, "data"))],
             stdout=subprocess.PIPE,

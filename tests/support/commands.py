@@ -18,9 +18,9 @@ PREFIXES = ("POLYBUS_", "EBUS_", "EMQ_")
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without settings of whoever runs the tests."""
+    """The environment without settings of whoever runs the tests; nothing is announced or listened for."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
-    return {**clean, "COLUMNS": "200", **(more or {})}
+    return {**clean, "COLUMNS": "200", "POLYBUS_BEACON_ENABLED": "false", **(more or {})}
 
 
 def polybus(

@@ -147,6 +147,8 @@ class Broker:
         for name, port in steady_ports(PORTS).items():
             section, option = name.split(".")
             self._settings.setdefault(section, {}).setdefault(option, port)
+        # Nobody but the test's own peers may hear of it, and those are told by the test.
+        self._settings.setdefault("beacon", {}).setdefault("enabled", False)
         self.start()
 
     def start(self) -> None:
