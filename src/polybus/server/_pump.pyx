@@ -11,7 +11,7 @@ more than the call.  Only the wait, which does block, runs without it.
 
 To ask a socket for a message it does not have costs a system call, and so does asking zmq_poll, for every
 socket.  With many sockets, most of them quiet, that would be nearly all the work.  So we wait on the file
-descriptors of the sockets (ZMQ_FD) with one poll(2) and touch only those that show something.
+descriptors of the sockets (ZMQ_FD) with one call and touch only those that show something.
 Such a descriptor tells of changes, not of messages: a socket must be read until it is empty before it is
 waited for, and sending on it may swallow the news that something came in.  `dirty` notes the sockets
 of which this is not known to be done; they are read in any case.  Should news be lost all the same (somebody
@@ -50,17 +50,95 @@ ctypedef union zmq_msg_t:
     unsigned char space[64]
     void *alignment
 
-cdef extern from "poll.h" nogil:
-    struct pollfd:
-        int fd
-        short events
-        short revents
-    int wait_for "poll"(pollfd *, unsigned long, int)
+# Waiting for many descriptors: with epoll(7), which knows them already and costs as much as what has come; with
+# poll(2), which is told all of them every time, where there is no epoll.
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <poll.h>
+    #include <stdlib.h>
+    #ifdef __linux__
+    #include <sys/epoll.h>
+    #include <unistd.h>
+    #endif
+
+    typedef struct {
+        int n, epoll;
+        struct pollfd *fds;      /* revents says what has come */
+    #ifdef __linux__
+        struct epoll_event *events;
+        int n_shown, *shown;     /* whose revents is set */
+    #endif
+    } watch_t;
+
+    static void watch_close(watch_t *watch) {
+    #ifdef __linux__
+        if (watch->epoll >= 0) close(watch->epoll);
+        free(watch->events);
+        free(watch->shown);
+    #endif
+        free(watch->fds);
+    }
+
+    static int watch_open(watch_t *watch, int n) {
+        watch->n = n;
+        watch->epoll = -1;
+        watch->fds = (struct pollfd *) calloc(n, sizeof(struct pollfd));
+    #ifdef __linux__
+        watch->n_shown = 0;
+        watch->events = (struct epoll_event *) calloc(n, sizeof(struct epoll_event));
+        watch->shown = (int *) calloc(n, sizeof(int));
+        watch->epoll = epoll_create1(EPOLL_CLOEXEC);
+        if (!watch->events || !watch->shown || watch->epoll < 0) return -1;
+    #endif
+        return watch->fds ? 0 : -1;
+    }
+
+    static int watch_add(watch_t *watch, int at, int fd) {
+        watch->fds[at].fd = fd;
+        watch->fds[at].events = POLLIN;
+    #ifdef __linux__
+        struct epoll_event event = {.events = EPOLLIN, .data = {.u32 = (unsigned) at}};
+        return epoll_ctl(watch->epoll, EPOLL_CTL_ADD, fd, &event);
+    #else
+        return 0;
+    #endif
+    }
+
+    static void watch_drop(watch_t *watch, int at) {
+    #ifdef __linux__
+        if (watch->fds[at].fd >= 0) epoll_ctl(watch->epoll, EPOLL_CTL_DEL, watch->fds[at].fd, NULL);
+    #endif
+        watch->fds[at].fd = -1;
+    }
+
+    static int watch_wait(watch_t *watch, int timeout_ms) {
+    #ifdef __linux__
+        int i, rc = epoll_wait(watch->epoll, watch->events, watch->n, timeout_ms);
+        for (i = 0; i < watch->n_shown; i++) watch->fds[watch->shown[i]].revents = 0;
+        watch->n_shown = rc < 0 ? 0 : rc;
+        for (i = 0; i < watch->n_shown; i++) {
+            watch->shown[i] = (int) watch->events[i].data.u32;
+            watch->fds[watch->shown[i]].revents = POLLIN;
+        }
+        return rc;
+    #else
+        return poll(watch->fds, watch->n, timeout_ms);
+    #endif
+    }
+
+    static int watch_shows(watch_t *watch, int at) { return watch->fds[at].revents; }
+    """
+    ctypedef struct watch_t:
+        pass
+    int watch_open(watch_t *, int) nogil
+    void watch_close(watch_t *) nogil
+    int watch_add(watch_t *, int, int) nogil
+    void watch_drop(watch_t *, int) nogil
+    int watch_wait(watch_t *, int) nogil
+    int watch_shows(watch_t *, int) nogil
 
 cdef enum:
-    POLLIN = 1
-    # Up to so many sockets are simply read: their descriptors would cost as much to ask.
-    FEW_SOCKETS = 2
     # How many frames at the beginning of a message are compared with those of the last one.
     REMEMBERED = 4
     # How many frames nearly every message has at most.
@@ -204,8 +282,10 @@ cdef class CompiledPump:
 
     cdef tuple sockets
     cdef void **handles
-    cdef pollfd *watched  # the sockets, then the fds
+    cdef watch_t watch  # the sockets, then the fds
+    cdef bint watching
     cdef char *dirty  # sockets that must be read before they are waited for
+    cdef char *was_read  # those that were read in this call
     # The first frames of the last message of each socket. Identity, tag and service are mostly those of the
     # message before: then nothing is allocated, and look-ups find the hash done and the very same object.
     cdef list recent
@@ -223,25 +303,33 @@ cdef class CompiledPump:
             raise ValueError("a pump needs at least one socket or fd")
         self.recent = [b""] * (self.n_sockets * REMEMBERED)
         self.handles = <void **> PyMem_Calloc(n, sizeof(void *))
-        self.watched = <pollfd *> PyMem_Calloc(n, sizeof(pollfd))
         self.dirty = <char *> PyMem_Calloc(n, 1)
-        if self.handles == NULL or self.watched == NULL or self.dirty == NULL:
+        self.was_read = <char *> PyMem_Calloc(n, 1)
+        if self.handles == NULL or self.dirty == NULL or self.was_read == NULL:
             raise MemoryError
+        self.watching = True
+        if watch_open(&self.watch, <int> n) != 0:
+            raise _error(system_errno)
         for i in range(self.n_sockets):
             self._check_open(i)
             handle = self.sockets[i].underlying
             self.handles[i] = <void *> handle
-            self.watched[i].fd = self.sockets[i].get(zmq.FD)
+            self._watch(i, self.sockets[i].get(zmq.FD))
             self.dirty[i] = 1
         for i in range(self.n_fds):
-            self.watched[self.n_sockets + i].fd = numbers[i]
-        for i in range(n):
-            self.watched[i].events = POLLIN
+            self._watch(self.n_sockets + i, numbers[i])
 
     def __dealloc__(self):
         PyMem_Free(self.handles)
-        PyMem_Free(self.watched)
         PyMem_Free(self.dirty)
+        PyMem_Free(self.was_read)
+        if self.watching:
+            watch_close(&self.watch)
+
+    cdef int _watch(self, Py_ssize_t at, int fd) except -1:
+        if watch_add(&self.watch, <int> at, fd) != 0:
+            raise _error(system_errno)
+        return 0
 
     cdef int _check_open(self, Py_ssize_t at) except -1:
         # A closed socket's handle points to freed memory: libzmq must never see it.
@@ -249,42 +337,52 @@ cdef class CompiledPump:
             raise zmq.ZMQError(ENOTSOCK)
         return 0
 
+    def suspect(self, Py_ssize_t at):
+        """Somebody used this socket without the pump, and may have taken the news that something came in."""
+        if not 0 <= at < self.n_sockets:
+            raise IndexError(f"there is no socket {at}; the pump has {self.n_sockets}")
+        self.dirty[at] = 1
+
     def recv_many(self, long timeout_ms, Py_ssize_t limit=1000):
         """Whole messages as `(index, frames)`, at most `limit` per socket; waits only if there are none."""
         cdef list batch = []
-        cdef Py_ssize_t i, k, n = self.n_sockets + self.n_fds
-        cdef Py_ssize_t asked = 0 if self.n_sockets > FEW_SOCKETS else self.n_sockets
+        cdef Py_ssize_t i, k
         cdef int rc, errno
+        cdef bint waited
         if limit < 1:
             raise ValueError("limit must be 1 or more")
         if self.n_sockets:
             self.first = (self.first + 1) % self.n_sockets
-        # What is there already. With few sockets only the fds are asked: busy sockets must not starve them.
-        rc = wait_for(self.watched + asked, n - asked, 0) if n > asked else 0
+        # First those of which nothing else would be heard. If they have nothing we wait for all; if they have
+        # something, the others are looked at too: busy sockets must not starve them, nor the fds.
         for i in range(self.n_sockets):
             k = (self.first + i) % self.n_sockets
-            if asked or self.dirty[k] or (rc > 0 and self.watched[k].revents):
+            self.was_read[k] = self.dirty[k]
+            if self.dirty[k]:
                 self._drain(k, limit, batch)
-        if rc > 0:
-            self._report_fds(batch)
-        if batch or timeout_ms == 0:
-            return batch
-        # A signal that came since the last bytecode has set its flag but will not interrupt the wait.
-        PyErr_CheckSignals()
-        with nogil:
-            rc = wait_for(self.watched, n, <int> timeout_ms)
-            errno = system_errno
-        if rc < 0:
-            if errno != EINTR:
-                raise _error(errno)
-            PyErr_CheckSignals()
-        elif rc == 0:
-            for i in range(self.n_sockets):
-                self.dirty[i] = 1
+        waited = not batch and timeout_ms != 0
+        if not waited:
+            rc = watch_wait(&self.watch, 0)
         else:
             for i in range(self.n_sockets):
+                self._check_open(i)  # nothing would ever be heard of a closed one
+            # A signal that came since the last bytecode has set its flag but will not interrupt the wait.
+            PyErr_CheckSignals()
+            with nogil:
+                rc = watch_wait(&self.watch, <int> timeout_ms)
+                errno = system_errno
+            if rc < 0:
+                if errno != EINTR:
+                    raise _error(errno)
+                PyErr_CheckSignals()
+            elif rc == 0:
+                for i in range(self.n_sockets):
+                    self.dirty[i] = 1
+        if rc > 0:
+            for i in range(self.n_sockets):
                 k = (self.first + i) % self.n_sockets
-                if self.watched[k].revents:
+                # One that had its turn and shows something new will still show it the next time.
+                if watch_shows(&self.watch, <int> k) and (waited or not self.was_read[k]):
                     self._drain(k, limit, batch)
             self._report_fds(batch)
         return batch
@@ -293,7 +391,7 @@ cdef class CompiledPump:
         cdef Py_ssize_t i
         for i in range(self.n_sockets, self.n_sockets + self.n_fds):
             # An error or a hang-up counts as readable: the owner's read tells which.
-            if self.watched[i].revents:
+            if watch_shows(&self.watch, <int> i):
                 batch.append((i, []))
         return 0
 
@@ -327,7 +425,7 @@ cdef class CompiledPump:
                             self.dirty[at] = 0  # empty, and whatever comes now will show
                             return 0
                         if errno == ENOTSUP:
-                            self.watched[at].fd = -1  # it can never receive (PUB): poll passes over it
+                            watch_drop(&self.watch, <int> at)  # it can never receive (PUB)
                             self.dirty[at] = 0
                             return 0
                         if errno == EFSM:

@@ -266,6 +266,7 @@ class Broker:
         try:
             socket.set(zmq.CONNECT_ROUTING_ID, action.identity)
             socket.connect(action.endpoint)
+            self._pump.suspect(self._assembly.outbound.number)
         except zmq.ZMQError as error:
             self.bus.handle(
                 events.WorkerGone(
@@ -279,6 +280,7 @@ class Broker:
         # Never connected, or closed already: that is what was wanted.
         with contextlib.suppress(zmq.ZMQError):
             self._assembly.outbound.socket.disconnect(action.endpoint)
+            self._pump.suspect(self._assembly.outbound.number)
 
     def _close(self) -> None:
         """Say goodbye to everyone who waits for us, then close."""

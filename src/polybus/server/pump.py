@@ -69,6 +69,9 @@ class Pump(Protocol):
     def send_many(self, messages: Sequence[tuple[int, Sequence[Sendable]]]) -> list[tuple[int, int]]:
         """Send each message whole or not at all; returns `(position, errno)` of those that did not go."""
 
+    def suspect(self, index: int) -> None:
+        """A socket was used without the pump (connected, set), which may have hidden that something came in."""
+
 
 def open_pump(sockets: Sequence[zmq.Socket[bytes]], fds: Sequence[int] = (), kind: str | None = None) -> Pump:
     """The pump for these sockets: `kind`, else what POLYBUS_PUMP says, else the best there is."""

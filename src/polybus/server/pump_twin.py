@@ -62,6 +62,9 @@ class PyzmqPump:
             if socket.closed:
                 raise zmq.ZMQError(errno.ENOTSOCK)
 
+    def suspect(self, index: int) -> None:
+        """Every socket is asked every time."""
+
     def recv_many(self, timeout_ms: int, limit: int = 1000) -> Batch:
         if limit < 1:
             raise ValueError("limit must be 1 or more")

@@ -456,6 +456,7 @@ def test_fds_are_reported_also_beside_busy_sockets(open_one: Open, context: zmq.
         assert pump.recv_many(0) == [(2, [])]  # until its owner reads it
         two.send_multipart([b"busy"])
         assert one.poll(WAIT_MS)
+        pump.suspect(0)
         assert plain(pump.recv_many(WAIT_MS)) == [(0, [b"busy"]), (2, [])]
         ends[1][0].recv(1)
         ends[0][1].close()  # a hang-up is for the owner to see, too
