@@ -34,6 +34,7 @@ from polybus.server.admin import AdminEar
 from polybus.server.admin_jobs import JobDesk
 from polybus.server.admin_topics import TopicDesk
 from polybus.server.assembly import Assembly, open_links
+from polybus.server.beacon import Beacon
 from polybus.server.data_dir import DataDir
 from polybus.server.effects import Message, Outbox, Receive
 from polybus.server.keeping import Keeping
@@ -121,6 +122,7 @@ class Broker:
         self.bus.wall_offset = self._wall() - self._clock()
         names = {link.number: link.name for link in links}
         self._keeping.begin(names, self._assembly.voices, self._clock())
+        self._beacon = Beacon(self.settings.beacon, self.endpoints.get("dbp.port", ""), clock=self._clock)
         self._data_dir.tell(self.endpoints)
         return self.endpoints
 
@@ -138,6 +140,7 @@ class Broker:
             "endpoints": self.endpoints,
             **self._subscribers.facts(),
             "dead_letters_dropped": self._jobs.dropped,
+            **self._beacon.facts(),
             "internal_errors": self.internal_errors,
         }
 
@@ -176,7 +179,7 @@ class Broker:
 
     def _loop(self) -> None:
         bus, outbox, clock = self.bus, self._outbox, self._clock
-        subscribers = self._subscribers
+        subscribers, beacon = self._subscribers, self._beacon
         recv_many = self._pump.recv_many
         # The last one is the pipe that wakes us.
         receive: list[Receive] = [*(ear.receive for ear in self._ears), self._woken]
@@ -203,9 +206,11 @@ class Broker:
                 self._keeping.hand_over(now)
                 # Without a store everything counts as written at once.
                 outbox.settle(now)
+            if now >= beacon.next_at:
+                beacon.shine()
             # What is due soon may become due sooner, but what happens meanwhile must not put it off.
             tick_at = min(tick_at, bus.next_at(now))
-            wake_at = min(tick_at, subscribers.next_at)
+            wake_at = min(tick_at, subscribers.next_at, beacon.next_at)
 
     def _survive(self, link: int, frames: Message) -> None:
         """An exception that should not have been: told with all there is to know, and counted."""
@@ -222,6 +227,7 @@ class Broker:
         self._keeping.collect(now)
         if self._drain_asked:
             self._drain_asked = False
+            self._beacon.end()
             if self._stop_at is None:
                 self._stop_at = now + self.settings.broker.drain_s
             self.bus.handle(events.Drain(), now)
@@ -285,6 +291,7 @@ class Broker:
     def _close(self) -> None:
         """Say goodbye to everyone who waits for us, then close."""
         now = self._clock()
+        self._beacon.end()
         self._subscribers.say("ebus", *FAREWELL)
         names = {link.number: link.name for link in self._assembly.links}
         for number, publication in self._assembly.served_by_libzmq:
