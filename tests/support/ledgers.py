@@ -14,13 +14,16 @@ from polybus.core.ledger import (
     Buried,
     Contents,
     DeadLetter,
+    Deregistered,
     Ended,
     Forgotten,
     Grouped,
     JobEntry,
     Line,
+    NodeEntry,
     Outcome,
     Ran,
+    Registered,
     Scheduled,
     ScheduleEntry,
     ScheduleRun,
@@ -80,6 +83,10 @@ def run(key: str, due_at: float) -> ScheduleRun:
     return ScheduleRun(key, due_at, due_at + 0.5, "ran", token=token(int(due_at)))
 
 
+def node(name: bytes, heartbeat_s: float = 1.0) -> NodeEntry:
+    return NodeEntry(name, b'{"ip": "127.0.0.1", "port": 1}', heartbeat_s, "document.none.text", 1.7e9)
+
+
 def some_life(chance: random.Random, steps: int) -> list[list[Line]]:
     """Transactions of a broker's life: jobs come, start, wait, end and die; schedules run."""
     transactions: list[list[Line]] = []
@@ -112,6 +119,8 @@ def some_life(chance: random.Random, steps: int) -> list[list[Line]]:
         lines.append(Valued(b"topic/%d" % (step % 20), [b"value %d" % step * (step % 3)], float(step)))
         if step % 7 == 6:
             lines.append(Unvalued(b"topic/%d" % (step * 3 % 20)))
+            lines.append(Deregistered(b"node-%d" % (step * 3 % 20)))
+        lines.append(Registered(node(b"node-%d" % (step % 20), step + 1.0)))
         transactions.append(lines)
     return transactions
 
@@ -133,6 +142,7 @@ def everything(store: Store, contents: Contents | None = None) -> tuple[Any, ...
         dead,
         runs,
         contents.values,
+        contents.nodes,
     )
 
 
@@ -178,4 +188,6 @@ LINES: st.SearchStrategy[Line] = st.one_of(
         Valued, st.sampled_from([b"t", b"t/1", b"u"]), st.lists(st.binary(max_size=9), max_size=2), DUE
     ),
     st.builds(Unvalued, st.sampled_from([b"t", b"t/1", b"u"])),
+    st.builds(Registered, st.builds(node, st.sampled_from([b"n", b"m"]), DUE)),
+    st.builds(Deregistered, st.sampled_from([b"n", b"m"])),
 )

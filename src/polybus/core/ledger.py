@@ -156,6 +156,18 @@ class ScheduleRun(Struct, frozen=True):
     token: bytes = b""
 
 
+class NodeEntry(Struct, frozen=True):
+    """A registration in the catalog."""
+
+    name: bytes
+    # What it said about itself, as JSON.
+    info: bytes
+    heartbeat_s: float
+    # How it is called and spoken to: a word of the dialect it registered in.
+    how: str
+    registered_at: float
+
+
 # -- lines ------------------------------------------------------------------------------------
 
 
@@ -246,6 +258,18 @@ class Unvalued(Struct, frozen=True):
     topic: bytes
 
 
+class Registered(Struct, frozen=True):
+    """A node is in the catalog, or its entry changed."""
+
+    entry: NodeEntry
+
+
+class Deregistered(Struct, frozen=True):
+    """A node left the catalog."""
+
+    name: bytes
+
+
 Line = (
     Accepted
     | Started
@@ -260,6 +284,8 @@ Line = (
     | Ungrouped
     | Valued
     | Unvalued
+    | Registered
+    | Deregistered
 )
 
 
@@ -272,3 +298,4 @@ class Contents(Struct):
     groups: dict[bytes, bytes]
     dead: int = 0
     values: list[Valued] = []
+    nodes: list[NodeEntry] = []

@@ -22,6 +22,7 @@ from polybus.core.ledger import (
     Attempt,
     DeadLetter,
     JobEntry,
+    NodeEntry,
     Outcome,
     ScheduleEntry,
     ScheduleRun,
@@ -162,4 +163,5 @@ CODECS: Final = {
     "run": Codec(7, _pack, msgpack.Decoder(ScheduleRun).decode, lambda run: (run.key, run.due_at)),
     "grouping": Codec(8, _pack, msgpack.Decoder(Group).decode, lambda group: group.key),
     "last_value": Codec(9, _pack_value, _reader(_ValueRow, Valued), lambda value: value.topic),
+    "node": Codec(10, _pack, msgpack.Decoder(NodeEntry).decode, lambda node: node.name),
 }

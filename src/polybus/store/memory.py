@@ -23,6 +23,7 @@ class MemoryStore:
         self._groups: dict[bytes, bytes] = {}
         self._runs: dict[tuple[str, float], ScheduleRun] = {}
         self._values: dict[bytes, ledger.Valued] = {}
+        self._nodes: dict[bytes, ledger.NodeEntry] = {}
 
     def load(self) -> Contents:
         return Contents(
@@ -32,6 +33,7 @@ class MemoryStore:
             groups=dict(self._groups),
             dead=len(self._dead),
             values=list(self._values.values()),
+            nodes=list(self._nodes.values()),
         )
 
     def write(self, lines: Sequence[Line]) -> None:
@@ -119,6 +121,12 @@ class MemoryStore:
     def _unvalued(self, line: ledger.Unvalued) -> None:
         self._values.pop(line.topic, None)
 
+    def _registered(self, line: ledger.Registered) -> None:
+        self._nodes[line.entry.name] = line.entry
+
+    def _deregistered(self, line: ledger.Deregistered) -> None:
+        self._nodes.pop(line.name, None)
+
 
 _APPLY: dict[type[Any], Callable[[MemoryStore, Any], None]] = {
     ledger.Accepted: MemoryStore._accepted,
@@ -134,4 +142,6 @@ _APPLY: dict[type[Any], Callable[[MemoryStore, Any], None]] = {
     ledger.Ungrouped: MemoryStore._ungrouped,
     ledger.Valued: MemoryStore._valued,
     ledger.Unvalued: MemoryStore._unvalued,
+    ledger.Registered: MemoryStore._registered,
+    ledger.Deregistered: MemoryStore._deregistered,
 }

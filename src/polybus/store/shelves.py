@@ -28,6 +28,7 @@ class Shelves:
         self.run = Shelf("run")
         self.grouping = Shelf("grouping")
         self.last_value = Shelf("last_value")
+        self.node = Shelf("node")
         self.by_name: dict[str, Shelf] = {name: getattr(self, name) for name in CODECS}
         # Due times of the runs that are kept, by schedule, in order; and as the transaction leaves them.
         self._due: dict[str, dict[float, None]] = {}
@@ -134,6 +135,12 @@ class Shelves:
     def _unvalued(self, line: ledger.Unvalued) -> None:
         self.last_value.remove(line.topic)
 
+    def _registered(self, line: ledger.Registered) -> None:
+        self.node.put(line.entry.name, line.entry)
+
+    def _deregistered(self, line: ledger.Deregistered) -> None:
+        self.node.remove(line.name)
+
     # -- opening and asking -------------------------------------------------------------------
 
     def contents(self, entries: dict[str, list[Any]]) -> Contents:
@@ -153,6 +160,7 @@ class Shelves:
             groups={group.key: group.state for group in entries["grouping"]},
             dead=len(entries["dead"]),
             values=entries["last_value"],
+            nodes=entries["node"],
         )
 
     def newest_runs(self, key: str, limit: int) -> list[tuple[str, float]]:
@@ -174,4 +182,6 @@ _NOTE: dict[type[Any], Callable[[Shelves, Any], None]] = {
     ledger.Ungrouped: Shelves._ungrouped,
     ledger.Valued: Shelves._valued,
     ledger.Unvalued: Shelves._unvalued,
+    ledger.Registered: Shelves._registered,
+    ledger.Deregistered: Shelves._deregistered,
 }

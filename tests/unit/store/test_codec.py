@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from polybus.core.ledger import JobEntry, Started, Valued
+from polybus.core.ledger import JobEntry, NodeEntry, Started, Valued
 from polybus.core.model import JobOptions
 from polybus.store.codec import CODECS, Delay, Group, checksum
 from support.ledgers import history, job, letter, outcome, run, schedule, token
@@ -22,6 +22,7 @@ ENTRIES: dict[str, Any] = {
     "run": run("a", 1.0),
     "grouping": Group(b"g", b"state"),
     "last_value": Valued(b"weather/rome", [b"sunny"], 1.7e9),
+    "node": NodeEntry(b"thermo", b'{"ip": "127.0.0.1"}', 2.5, "document.none.text", 1.7e9),
 }
 
 FIRST_VERSION = {
@@ -67,6 +68,11 @@ FIRST_VERSION = {
     ),
     "grouping": ("92c40167c4057374617465"),
     "last_value": ("93c40c776561746865722f726f6d6591c40573756e6e79cb41d954fc40000000"),
+    "node": (
+        "85a46e616d65c406746865726d6fa4696e666fc4137b226970223a20223132372e302e302e31227dab68656172746265"
+        "61745f73cb4004000000000000a3686f77b2646f63756d656e742e6e6f6e652e74657874ad726567697374657265645f"
+        "6174cb41d954fc40000000"
+    ),
 }
 CHECKSUMS = {
     "job": 2371472361,
@@ -78,6 +84,7 @@ CHECKSUMS = {
     "run": 1644956657,
     "grouping": 3218137415,
     "last_value": 2589480972,
+    "node": 1205987062,
 }
 
 
