@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Meta, Struct, field
 
+from polybus.core import logs
 from polybus.core.last_values import BYTES, COUNT
 from polybus.core.model import Limits, QueuePolicy
 from polybus.errors import ConfigError
@@ -149,6 +150,20 @@ class LastValuesSettings(Struct, frozen=True, forbid_unknown_fields=True):
     durable: bool = True
 
 
+class MonitorSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Who listens in on a service sees that messages pass ("meta"), what is in them, too ("bodies"), or nothing.
+    tap: Literal["off", "meta", "bodies"] = "meta"
+
+
+class LogsSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Records kept at most; ordinary ones leave first, counted. Each counts its bytes and 400 more.
+    count: Count = logs.COUNT
+    bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = logs.BYTES
+    # How long debug and info are kept, and how long warnings and worse.
+    age_s: Seconds = logs.AGE_S
+    warnings_age_s: Seconds = logs.WARNINGS_AGE_S
+
+
 class AdminSettings(Struct, frozen=True, forbid_unknown_fields=True):
     port: Port = 5240
 
@@ -163,6 +178,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     admin: AdminSettings = field(default_factory=AdminSettings)
     limits: Limits = field(default_factory=Limits)
     last_values: LastValuesSettings = field(default_factory=LastValuesSettings)
+    monitor: MonitorSettings = field(default_factory=MonitorSettings)
+    logs: LogsSettings = field(default_factory=LogsSettings)
     jobs: JobsSettings = field(default_factory=JobsSettings)
     # By pattern (`mail.*`); the first that matches a queue's name holds for it.
     queues: dict[QueuePattern, QueueSettings] = field(default_factory=dict)

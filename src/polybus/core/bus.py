@@ -21,7 +21,9 @@ from polybus.core import (
     flows,
     intake,
     last_values,
+    leases,
     leaving,
+    logs,
     lvc,
     replies,
     requests,
@@ -30,7 +32,7 @@ from polybus.core import (
     workers,
     written,
 )
-from polybus.core.model import Address, Limits
+from polybus.core.model import Address, Limits, Worker
 from polybus.core.tables import Tables
 
 
@@ -44,6 +46,10 @@ class Bus(Tables):
         self.member_ended = flows.member_ended
         self.book = scheduling.Book()
         self.last = last_values.LastValues()
+        self.catalog = leases.Catalog()
+        # Workers that were dialled, by endpoint.
+        self.dialled_at: dict[str, dict[Worker, None]] = {}
+        self.logs = logs.Logs()
         # Publications of others on topics of the broker itself.
         self.publications_refused = 0
 
@@ -52,7 +58,7 @@ class Bus(Tables):
         HANDLERS[type(event)](self, event, now)
 
     def next_at(self, now: float) -> float:
-        return min(super().next_at(now), scheduling.next_at(self))
+        return min(super().next_at(now), scheduling.next_at(self), self.catalog.claims_at)
 
 
 def serve(bus: Bus, client: Address, voice: Any, request_id: bytes, service: bytes, *call: Any) -> None:
@@ -66,7 +72,8 @@ def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
     attempts.alarms_due(bus, now)
     scheduling.run_due(bus, now)
     workers.watch_due(bus, now)
-    catalog.lapse_due(bus, now)
+    leases.look_due(bus, now)
+    catalog.settle_claims(bus, now)
     requests.look_whether_dry(bus)
     last_values.note_due(bus, now)
     if now - bus.swept_at >= 1.0:
@@ -74,6 +81,7 @@ def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
         replies.forget_old(bus, now)
         durable.forget_outcomes(bus, now)
         forget_idle_services(bus, now)
+        bus.logs.forget_old(now)
 
 
 def forget_idle_services(bus: Bus, now: float) -> None:
@@ -105,6 +113,18 @@ def on_invalid(bus: Bus, event: events.Invalid, now: float) -> None:
     )
 
 
+def on_written(bus: Bus, event: events.Written, now: float) -> None:
+    written.on_written(bus, event, now)
+    catalog.admit_written(bus, event.number, now)
+
+
+def on_store_health(bus: Bus, event: events.StoreHealth, now: float) -> None:
+    written.on_store_health(bus, event, now)
+    if event.trouble:
+        # A lease is kept by beats, not by the disk: nobody waits for it until the disk is well again.
+        catalog.admit_written(bus, bus.batch, now)
+
+
 HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
     events.Submit: intake.on_submit,
     events.Result: requests.on_result,
@@ -130,10 +150,13 @@ HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
     events.Register: catalog.on_register,
     events.UpdateNode: catalog.on_update,
     events.NodeBeat: catalog.on_beat,
+    events.Pulse: leases.on_pulse,
+    events.Answered: leases.on_answered,
+    events.Unasked: catalog.on_unasked,
     events.NodeLeft: catalog.on_left,
-    events.Written: written.on_written,
+    events.Written: on_written,
     events.Unwritten: scheduling.on_unwritten,
-    events.StoreHealth: written.on_store_health,
+    events.StoreHealth: on_store_health,
     events.Drain: requests.on_drain,
     events.Invalid: on_invalid,
     events.Tick: on_tick,

@@ -297,6 +297,8 @@ def end(
         # A worker may hold on to it for long; the body, which counts no more, goes now. (What was handed over
         # in this very turn is not written yet.)
         request.body = []
+    if bus.timed and answer is not None:
+        bus.note_time(service, now - request.accepted_at)
     if bus.watched:
         what = request.state.name.lower()
         bus.observe_request(what, request, now, reason=str(reason or ""), detail=detail, body=body)

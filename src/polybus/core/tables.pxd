@@ -11,7 +11,8 @@ cdef class Counters:
 cdef class Tables:
     cdef public bytes nonce, token_block
     cdef public object limits
-    cdef public bint watched
+    cdef public bint watched, timed
+    cdef public Py_ssize_t monitored
     cdef public object state
     cdef public Py_ssize_t sequence, dialled, held_bytes, replies_bytes
     cdef public Py_ssize_t max_held_bytes, max_body_bytes, max_outstanding, max_replies, max_replies_bytes
@@ -25,7 +26,7 @@ cdef class Tables:
     cdef public str store_trouble
     cdef public list lines, policies, undone
     cdef public Py_ssize_t batch, written, outcomes_bytes
-    cdef public object held, outcomes, desk, retrying, follow, member_ended, serve, waiters
+    cdef public object held, outcomes, desk, retrying, follow, member_ended, serve, waiters, note_time
     cdef public double wall_offset, outcomes_age_s
     cdef public dict link_names, voices, groups
     @cython.locals(sequence=Py_ssize_t, low=Py_ssize_t)

@@ -99,6 +99,11 @@ class Tables:
         self._apply(limits or Limits())
         # Whether anybody listens to `Observed` actions: building them costs time.
         self.watched = watched
+        # How many subscribed to what the broker says about itself; and whether it is noted how long requests
+        # take, and by whom.
+        self.monitored = 0
+        self.timed = False
+        self.note_time: Callable[[bytes, float], None] = lambda service, seconds: None
         self.state = BusState.SERVING
         self.sequence = 0
         self.token_block = b""
@@ -258,7 +263,7 @@ class Tables:
 
     def observe(self, what: str, now: float, **facts: Any) -> None:
         """Tell the listeners, if there are any."""
-        if self.watched:
+        if self.watched or self.monitored:
             self.actions.append(Observed(now, what, **facts))
 
     def observe_request(self, what: str, request: Request, now: float, **facts: Any) -> None:

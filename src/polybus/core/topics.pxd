@@ -8,4 +8,4 @@ from polybus.core.tables cimport Tables
 cpdef receive(Tables bus, bytes topic, list body, double now)
 
 @cython.locals(counts=dict, action=Fanout, last=LastValues)
-cpdef publish(Tables bus, bytes topic, list body, double now)
+cpdef publish(Tables bus, bytes topic, list body, double now, object record=*)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from polybus.core.actions import Fanout
+from polybus.core.logs import LOG_TOPICS, LogRecord, message_of, read
 from polybus.core.model import Body
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 OTHER_TOPICS: Final = b"(other)"
 # How the topics of the broker itself begin: what it says there nobody else may say.
 OWN_TOPICS: Final = b"polybus/"
+# What a log record says is observed up to here.
+OBSERVED_CHARS: Final = 1000
 
 
 def on_publish(bus: Bus, event: events.Publish, now: float) -> None:
@@ -32,11 +35,16 @@ def receive(bus: Bus, topic: bytes, body: Body, now: float) -> None:
         bus.publications_refused += 1
         detail = "only the broker itself publishes here"
         bus.observe("refused", now, service=topic, reason="own_topic", detail=detail)
+    elif topic.startswith(LOG_TOPICS):
+        record = read(topic, body, now)
+        if record is not None:
+            bus.logs.put(record)
+        publish(bus, topic, body, now, record)
     else:
         publish(bus, topic, body, now)
 
 
-def publish(bus: Bus, topic: bytes, body: Body, now: float) -> None:
+def publish(bus: Bus, topic: bytes, body: Body, now: float, record: LogRecord | None = None) -> None:
     """Tell everyone who wants this topic; also what the broker itself has to say."""
     bus.counters.published += 1
     counts = bus.topic_counts
@@ -47,12 +55,19 @@ def publish(bus: Bus, topic: bytes, body: Body, now: float) -> None:
     last.put(action)
     bus.actions.append(action)
     if bus.watched:
-        bus.observe("published", now, service=topic, size=sum(map(len, body)), body=body)
+        what, reason, detail = "published", "", ""
+        if record is not None:
+            what, reason, detail = "log", record.level, message_of(record)[:OBSERVED_CHARS]
+        size = sum(map(len, body))
+        bus.observe(what, now, service=topic, reason=reason, detail=detail, size=size, body=body)
 
 
 def on_subscribe(bus: Bus, event: events.Subscribe, now: float) -> None:
     prefixes = bus.subscriptions.setdefault(event.link, {})
-    count = prefixes.get(event.prefix, 0) + (1 if event.wanted else -1)
+    before = prefixes.get(event.prefix, 0)
+    count = before + (1 if event.wanted else -1)
+    if event.prefix.startswith(OWN_TOPICS):
+        bus.monitored += max(0, count) - before
     if count > 0:
         prefixes[event.prefix] = count
     else:

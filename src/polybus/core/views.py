@@ -176,5 +176,9 @@ def totals(bus: Bus) -> dict[str, Any]:
         "last_values_bytes": bus.last.held_bytes,
         "last_values_evicted": bus.last.evicted,
         "publications_refused": bus.publications_refused,
+        "logs": len(bus.logs),
+        "logs_bytes": bus.logs.held_bytes,
+        "logs_evicted": bus.logs.evicted,
+        "logs_cut": bus.logs.cut,
         **bus.counters.as_dict(),
     }

@@ -53,6 +53,8 @@ class Keeping:
         self._bus.last.change(
             values.count if values.enabled else 0, values.bytes, values.durable and jobs.store
         )
+        kept = settings.logs
+        self._bus.logs.change(kept.count, kept.bytes, kept.age_s, kept.warnings_age_s)
         self._bus.book.timezone = jobs.timezone
         self._bus.book.missed = jobs.missed
         self._bus.change_policies(

@@ -1,0 +1,231 @@
+"""Log records: what is kept, for how long, how it is found, and what hostile ones do (nothing)."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from polybus.core import events, logs
+from polybus.core.logs import LogRecord, Logs
+from support.stage import Stage
+
+
+def record(level: str = "info", node: str = "n", text: bytes = b"hello", at: float = 0.0) -> LogRecord:
+    found = logs.read(f"log/{level}/{node}".encode(), [text], at)
+    assert found is not None
+    return found
+
+
+def view(topic: bytes, *body: bytes) -> dict[str, Any]:
+    found = logs.read(topic, list(body), 5.0)
+    assert found is not None
+    shown = logs.view(found, 1000.0)
+    # Whatever it was, it can be told.
+    assert json.loads(msgspec.json.encode(shown))["level"] in logs.LEVELS
+    assert shown["message"] == logs.message_of(found)
+    return shown
+
+
+def texts(found: list[LogRecord]) -> list[str]:
+    return [one.text.decode() for one in found]
+
+
+def test_a_record_is_read() -> None:
+    body = {"at": 12.5, "level": "x", "node": "y", "logger": "a.b", "message": "hi", "extra": {"k": [1]}}
+    shown = view(b"log/warning/probe/7", json.dumps(body).encode())
+    assert shown == {
+        "number": 0,
+        "at": 12.5,
+        "received_at": 1005.0,
+        "level": "warning",
+        "node": "probe/7",
+        "logger": "a.b",
+        "message": "hi",
+        "extra": {"k": [1]},
+        "cut": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("topic", "level", "node"),
+    [
+        (b"log/WARN/a", "warning", "a"),
+        (b"log/fatal/a", "critical", "a"),
+        (b"log/Info/", "info", "unknown"),
+        (b"log/debug/\xff", "debug", "\ufffd"),
+    ],
+)
+def test_other_ways_to_say_it(topic: bytes, level: str, node: str) -> None:
+    shown = view(topic, b"text")
+    assert (shown["level"], shown["node"], shown["message"]) == (level, node, "text")
+
+
+@pytest.mark.parametrize("topic", [b"log/", b"log/info", b"log/rotation/x", b"log//x", b"log/in fo/x"])
+def test_other_topics_are_no_records(topic: bytes) -> None:
+    assert logs.read(topic, [b"x"], 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", ""),
+        (b"{", "{"),
+        (b"\xff\xfe", "\\xff\\xfe"),
+        (b"[1]", "[1]"),
+        (b'"text"', '"text"'),
+        (b'{"message": 7}', "7"),
+        (b'{"message": {"a": [null]}}', '{"a":[null]}'),
+        (b'{"message": null}', '{"message": null}'),
+        (b'{"message": "\\ud800"}', '{"message": "\\ud800"}'),
+        (b'{"message": "m", "at": 1e400}', '{"message": "m", "at": 1e400}'),
+        (b'{"message": "m", "at": ' + b"9" * 400 + b"}", "m"),
+        (b'{"message": "m", "at": true, "logger": 3, "extra": "no", "level": []}', "m"),
+        (b'{"message": "m", "at": -1e300}', "m"),
+    ],
+)
+def test_what_is_no_proper_record_is_text(body: bytes, message: str) -> None:
+    assert view(b"log/error/n", body)["message"] == message
+
+
+def test_numbers_of_thousands_of_digits_and_deep_nesting() -> None:
+    for body in (b'{"at": ' + b"9" * 6000 + b"}", b'{"a":' * 3000, b'{"extra":' * 900 + b"1" + b"}" * 900):
+        assert view(b"log/error/n", body)["message"] == body.decode()
+
+
+def test_large_records_are_cut() -> None:
+    long = json.dumps({"message": "m" * 50_000, "logger": "l", "extra": {"x": "y" * 10_000}}).encode()
+    shown = view(b"log/error/n", long)
+    assert (shown["message"], shown["logger"], shown["cut"]) == ("m" * logs.MESSAGE_CHARS, "l", True)
+    assert shown["extra"] == {}
+    dense = json.dumps({"message": "\x01" * 9000, "at": 1}).encode()
+    assert view(b"log/error/n", dense)["message"] == "\x01" * (logs.MESSAGE_CHARS // 4)
+    for body in (b"x" * 20_000, b"{" + b"x" * 2_000_000, json.dumps({"message": "ü" * 200_000}).encode()):
+        shown = view(b"log/error/n", body)
+        assert shown["cut"]
+        assert shown["message"].encode() == body[: logs.RECORD_BYTES]
+    assert view(b"log/error/n", b"", b"z" * 20_000)["message"] == "z" * logs.RECORD_BYTES
+
+
+def test_records_of_many_frames_are_joined() -> None:
+    assert view(b"log/info/n", b"one", b"two")["message"] == "one\ntwo"
+    assert view(b"log/info/n")["message"] == ""
+
+
+def test_the_oldest_leave_first_and_warnings_last() -> None:
+    kept = Logs(count=20)
+    for number in range(10):
+        kept.put(record("warning", text=b"w%d" % number))
+    for number in range(100):
+        kept.put(record("debug", text=b"d%d" % number))
+    assert len(kept) == 20
+    assert texts(kept.newest("warning", "", 0.0, 100)) == [f"w{number}" for number in range(10)]
+    assert texts(kept.newest("debug", "", 0.0, 100))[10:] == [f"d{number}" for number in range(90, 100)]
+    assert kept.evicted == 90
+    for number in range(100):
+        kept.put(record("error", text=b"e%d" % number))
+    # A share is left to the rest.
+    assert len(kept.newest("warning", "", 0.0, 100)) == 18
+    assert texts(kept.newest("debug", "", 0.0, 100))[:2] == ["d98", "d99"]
+
+
+def test_bytes_are_limited() -> None:
+    kept = Logs(count=1000, bytes_=100_000)
+    for _ in range(100):
+        kept.put(record("info", text=b"x" * 5000))
+    assert kept.held_bytes <= 100_000
+    assert 15 < len(kept) < 20
+    kept.change(1000, 1, 10.0, 10.0)
+    assert (len(kept), kept.held_bytes) == (0, 0)
+    kept.put(record("critical"))
+    assert len(kept) == 0
+
+
+def test_old_ones_are_forgotten_warnings_later() -> None:
+    kept = Logs(age_s=10.0)
+    kept.warnings_age_s = 100.0
+    kept.put(record("info", at=0.0))
+    kept.put(record("error", at=0.0))
+    kept.forget_old(10.0)
+    assert len(kept) == 2
+    kept.forget_old(11.0)
+    assert [one.level for one in kept.newest("debug", "", 0.0, 9)] == ["error"]
+    kept.forget_old(101.0)
+    assert len(kept) == 0
+    assert kept.evicted == 0
+    assert kept.nodes() == {}
+
+
+def test_by_level_node_time_and_number() -> None:
+    kept = Logs()
+    for at, (level, node) in enumerate(
+        [("info", "a"), ("error", "b"), ("debug", "a"), ("warning", "ab"), ("critical", "a")]
+    ):
+        kept.put(record(level, node, b"%d" % at, float(at)))
+    assert texts(kept.newest("debug", "", 0.0, 9)) == ["0", "1", "2", "3", "4"]
+    assert texts(kept.newest("debug", "", 0.0, 2)) == ["3", "4"]
+    assert texts(kept.newest("info", "a", 0.0, 9)) == ["0", "4"]
+    assert texts(kept.newest("debug", "a*", 1.0, 9)) == ["2", "3", "4"]
+    assert texts(kept.newest("debug", "zzz", 0.0, 9)) == []
+    assert [texts(kept.after(n, "info", "", 9)[0]) for n in (0, 2, 5)] == [
+        ["0", "1", "3", "4"],
+        ["3", "4"],
+        [],
+    ]
+    assert texts(kept.after(0, "info", "", 2)[0]) == ["0", "1"]
+    assert kept.nodes() == {
+        "a": {"debug": 1, "info": 1, "critical": 1},
+        "b": {"error": 1},
+        "ab": {"warning": 1},
+    }
+
+
+def test_a_follower_that_is_far_behind_is_told() -> None:
+    kept = Logs()
+    for number in range(logs.BEHIND + 1):
+        kept.put(record(text=b"%d" % number))
+    found, missed = kept.after(0, "debug", "", 100)
+    assert missed == logs.BEHIND - 99
+    assert texts(found) == [str(number) for number in range(logs.BEHIND - 99, logs.BEHIND + 1)]
+
+
+def test_random_lives_agree_with_a_plain_list() -> None:
+    rng = random.Random(4)
+    for _ in range(30):
+        kept = Logs(count=rng.randint(1, 40), bytes_=rng.choice([3_000, 10**9]), age_s=50.0)
+        model: list[LogRecord] = []
+        now = 0.0
+        for _ in range(300):
+            now += rng.random()
+            one = record(rng.choice(logs.LEVELS), rng.choice("abc"), b"x" * rng.randint(0, 600), now)
+            kept.put(one)
+            kept.forget_old(now)
+            model.append(one)
+            found = kept.newest("debug", "", 0.0, 1000)
+            assert len(found) == len(kept) <= kept.count
+            assert kept.held_bytes == sum(each.size for each in found) <= kept.max_bytes
+            assert [each for each in model if each in found] == found
+            serious = [each for each in found if each.rank >= logs.SERIOUS]
+            assert serious == kept.newest("warning", "", 0.0, 1000)
+            # Of each kind it is the newest that are there.
+            all_serious = [each for each in model if each.rank >= logs.SERIOUS]
+            assert serious == all_serious[len(all_serious) - len(serious) :]
+        assert kept.taken == 300
+
+
+def test_publications_are_kept_passed_on_and_observed() -> None:
+    stage = Stage()
+    stage.do(events.Publish(b"log/error/n", [b'{"message": "it broke"}']))
+    stage.do(events.Publish(b"log/other", [b"plain"]))
+    stage.do(events.Publish(b"log/info/n", []))
+    assert len(stage.bus.logs) == 2
+    assert stage.bus.counters.published == 3
+    observed = [(one.what, one.service, one.reason, one.detail) for one in stage.observed]
+    assert observed == [
+        ("log", b"log/error/n", "error", "it broke"),
+        ("published", b"log/other", "", ""),
+        ("log", b"log/info/n", "info", ""),
+    ]
