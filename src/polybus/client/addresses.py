@@ -1,4 +1,5 @@
-"""Where the broker is: an argument, else the environment, else the dialect's own port on this machine.
+"""Where the broker is: an argument, else the environment, else the dialect's own port on this machine (or
+wherever `discovery` finds one).
 
 An address is an endpoint (`tcp://host:port`, `ipc://path`, `inproc://name`), `host:port`, or a host,
 which takes the dialect's default port.  The environment knows, per dialect and role,
@@ -48,17 +49,35 @@ def check_dialect(dialect: str) -> str:
 def endpoint_for(
     dialect: str, role: Role, address: str | None = None, environ: Mapping[str, str] | None = None
 ) -> str:
-    """The endpoint that a peer of this dialect and role connects to."""
+    """The endpoint that a peer of this dialect and role connects to, without looking for it."""
+    found = given_endpoint(dialect, role, address, environ)
+    return found or f"tcp://127.0.0.1:{PORTS[dialect][role]}"
+
+
+def given_endpoint(
+    dialect: str, role: Role, address: str | None = None, environ: Mapping[str, str] | None = None
+) -> str | None:
+    """What the argument or the environment says; None if neither says anything."""
     port = PORTS[check_dialect(dialect)].get(role)
     if port is None:
         raise ConfigError(f"{dialect} has no {role} endpoint; ebus and emqp have")
     if address is not None:
         return read_address(address, port, "address")
     env = os.environ if environ is None else environ
-    for name in (f"POLYBUS_{dialect.upper()}_{role.upper()}", _LEGACY.get((dialect, role))):
-        if name and env.get(name):
+    for name in variables(dialect, role):
+        if env.get(name):
             return read_address(env[name], port, name)
-    return f"tcp://127.0.0.1:{port}"
+    return None
+
+
+def variables(dialect: str, role: Role) -> list[str]:
+    """The environment variables that say where the broker is; the first one wins."""
+    names = (f"POLYBUS_{dialect.upper()}_{role.upper()}", _LEGACY.get((dialect, role)))
+    return [name for name in names if name]
+
+
+def is_endpoint(text: str) -> bool:
+    return _ENDPOINT.fullmatch(text) is not None
 
 
 def read_address(text: str, port: int, what: str) -> str:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import zmq
 
-from polybus.client.addresses import Role, check_dialect, endpoint_for
+from polybus.client.addresses import Role, check_dialect
 from polybus.client.brain import Body, Brain, Ticket, body_frames
+from polybus.client.discovery import Finder
 from polybus.client.lines import Lines
 from polybus.client.pubsub import Publisher, Subscription, check_topics, write_publication
 from polybus.client.sessions import client_session
@@ -38,7 +39,8 @@ class BaseClient:
         context: zmq.Context[Any] | None = None,
     ) -> None:
         self.dialect: Final = check_dialect(dialect)
-        self.endpoint: Final = endpoint_for(dialect, "client", address)
+        self._finder: Final = Finder()
+        self.endpoint: Final = self._finder.endpoint(dialect, "client", address)
         self.timeout_s: Final = timeout_s
         if window < 1:
             raise ConfigError(f"window is {window}; it takes 1 or more")
@@ -118,12 +120,15 @@ class BaseClient:
             return None, message
         if self._publisher is None:
             address = self._publish_address or _host_of(self._address)
-            self._publisher = Publisher(self.dialect, address, self._context)
+            endpoint = self._finder.endpoint(self.dialect, "publish", address)
+            self._publisher = Publisher(self.dialect, endpoint, self._context)
         return self._publisher, message
 
     def _subscribe(self, prefixes: tuple[str, ...]) -> Subscription:
+        check_topics(self.dialect)
         address = self._subscribe_address or _host_of(self._address)
-        return Subscription(self.dialect, prefixes, address, self._context)
+        endpoint = self._finder.endpoint(self.dialect, "subscribe", address)
+        return Subscription(self.dialect, prefixes, endpoint, self._context)
 
     def _close(self, linger_s: float) -> None:
         if not self._closed:

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import zmq
 
-from polybus.client.addresses import check_dialect, endpoint_for
+from polybus.client.addresses import check_dialect
 from polybus.client.base import new_identity
+from polybus.client.discovery import Finder
 from polybus.client.handlers import Request
 from polybus.client.lines import Lines
 from polybus.client.sessions import worker_sessions
@@ -59,7 +60,7 @@ class Hub:
         if credit < 1:
             raise ConfigError(f"credit is {credit}; it takes 1 or more")
         self.dialect: Final = check_dialect(dialect)
-        self.endpoint: Final = endpoint_for(dialect, "worker", address)
+        self.endpoint: Final = Finder().endpoint(dialect, "worker", address)
         by_name = {service_name(name): weight for name, weight in (weights or {}).items()}
         prefix = os.urandom(6).hex().encode()
         names = [service_name(name) for name in services]

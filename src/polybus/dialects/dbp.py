@@ -68,6 +68,8 @@ class Dbp:
         self._bus = bus
         self._outbound_link = outbound_link
         self._default_heartbeat_s = default_heartbeat_s
+        # What the broker tells about itself to those who found it by its beacon.
+        self.about: Callable[[], dict[str, Any]] = lambda: {"name": broker.decode()}
 
         def voices(words: Mapping[TimeForm, bytes]) -> Voices:
             return by_framing(
@@ -125,7 +127,10 @@ class Dbp:
         self._bus.handle(events.Submit(address, voice, b"", message.service, message.body), now)
 
     def _inform(self, address: Address, at: int, message: wire.InfoRequest, now: float) -> None:
-        body = [catalog.describe(self._bus, message.service)]
+        if message.service == wire.BROKER:
+            body = [catalog.introduce(self.about())]
+        else:
+            body = [catalog.describe(self._bus, message.service)]
         voice = self._voices[at][message.form]
         self._bus.actions.append(Answer(address, voice, message.service, b"", body))
 

@@ -14,6 +14,7 @@ import msgspec
 from polybus.core.bus import Bus
 from polybus.core.lifecycle import NodeState, WorkerState
 from polybus.core.model import Node, Service
+from polybus.wire.dbp import BROKER
 from polybus.wire.dbp_info import MAX_CATALOG_BYTES, NodeInfo, catalog_entry, changed, read_info
 from polybus.wire.dbp_time import TimeForm
 
@@ -80,6 +81,11 @@ def updated(node: Node, changes: dict[str, Any], form: TimeForm) -> NodeInfo:
 
 
 # -- what is told -----------------------------------------------------------------------------
+
+
+def introduce(about: dict[str, Any]) -> bytes:
+    """The JSON that answers an info request about the broker itself, which is in no list."""
+    return msgspec.json.encode({BROKER.decode(): about})
 
 
 def describe(bus: Bus, name: bytes) -> bytes:

@@ -110,6 +110,8 @@ def open_links(
             link = add(zmq.XPUB, name, SubscribeEar(bus, dialect))
             if link is not None:
                 assembly.served_by_libzmq.append((link.number, publication))
+    endpoints = {link.name: link.endpoint for link in links if link.endpoint}
+    dbp.about = lambda: {"name": settings.broker.name, "function": "broker", "endpoints": endpoints}
     return assembly
 
 

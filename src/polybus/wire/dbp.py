@@ -56,6 +56,8 @@ ACKNOWLEDGE: Final = b"u.u"
 EXIT: Final = b"<\\3"  # the original's word for "stop": read so that it can be refused
 PING: Final = b"ping"
 PONG: Final = b"pong"
+# An info request for this name is about the broker itself, if it is polybus: its name and its endpoints.
+BROKER: Final = b"polybus.broker"
 
 # Reasons are read by people.
 MAX_REASONS: Final = 32
