@@ -6,6 +6,7 @@ that it works but could be better off.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import platform
@@ -22,6 +23,7 @@ from msgspec import Struct
 from polybus import config
 from polybus.cli.find import admin_place, config_path, refusal
 from polybus.cli.output import print_json, printable
+from polybus.cli.port_range import given_away, reserving, write_ranges
 from polybus.cli.serve import exposure
 from polybus.client.admin import AdminClient
 from polybus.core.tables import NO_STORE
@@ -69,6 +71,7 @@ def check_all(admin: str | None, data_dir: Path | None, config_file: Path | None
         yield check_exposure(broker)
         yield check_store(broker, settings)
     yield from check_ports(settings, broker)
+    yield from check_port_range(settings)
 
 
 # -- the machine ------------------------------------------------------------------------------
@@ -257,6 +260,26 @@ def check_ports(settings: config.Settings, broker: dict[str, Any] | None) -> Ite
             found,
             f"free it, or set {name} or {config.variable(name)} (-1: off)",
         )
+
+
+def check_port_range(settings: config.Settings) -> Iterator[Finding]:
+    """Whether an outgoing connection of anybody could have one of our ports when the broker comes back."""
+    numbers = {}
+    for name in config.PORTS:
+        with contextlib.suppress(ConfigError, ValueError):
+            endpoint = config.endpoint(settings, name) or ""
+            numbers[int(endpoint.rpartition(":")[2]) if endpoint.startswith("tcp://") else 0] = name
+    taken = given_away(numbers)
+    if not taken:
+        return
+    names = ", ".join(numbers[number] for number in taken)
+    yield Finding(
+        "port range",
+        WARN,
+        f"{write_ranges(taken)} ({names}) are among the ports that the system gives to outgoing connections: "
+        "a broker that restarts may find one of them taken",
+        f"reserve them: {reserving(taken)} (as root; a file in /etc/sysctl.d keeps it)",
+    )
 
 
 def bind_problem(endpoint: str) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from polybus.cli import jobs, operate, schedule, scheduler, start, talk, topics, worker
+from polybus.cli import discover, jobs, operate, schedule, scheduler, start, talk, topics, worker
 from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK, WrongUse, examples
 from polybus.errors import PolybusError
 
@@ -62,6 +62,7 @@ for panel, name, command, epilog in (
     (TALK, "subscribe", talk.subscribe, talk.SUBSCRIBE_EXAMPLES),
     (WORK, "worker", worker.worker, worker.WORKER_EXAMPLES),
     (WORK, "scheduler", scheduler.scheduler, scheduler.SCHEDULER_EXAMPLES),
+    (LOOK, "discover", discover.discover, discover.DISCOVER_EXAMPLES),
     (LOOK, "status", operate.status, operate.STATUS_EXAMPLES),
     (LOOK, "services", operate.services, operate.SERVICES_EXAMPLES),
     (LOOK, "workers", operate.workers, operate.WORKERS_EXAMPLES),

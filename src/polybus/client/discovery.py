@@ -201,6 +201,13 @@ class Finder:
             return found
         raise ConnectionLost(search.failure())
 
+    def endpoint_or_usual(self, dialect: str, role: Role, address: str | None = None) -> tuple[str, str]:
+        """The same for programs that wait for their broker: if none is there its usual port, and why."""
+        try:
+            return self.endpoint(dialect, role, address), ""
+        except ConnectionLost as error:
+            return f"tcp://127.0.0.1:{PORTS[dialect][role]}", str(error)
+
     def _announced(self, search: _Search) -> str:
         port = beacon_port(self._environ)
         if not port:

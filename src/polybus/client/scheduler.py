@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol
 
 import zmq
 
-from polybus.client.addresses import endpoint_for
 from polybus.client.base import new_identity
+from polybus.client.discovery import Finder
 from polybus.client.lines import Lines
 from polybus.client.sessions.emqp import BEAT_S, LIVENESS, TIMEOUT_S
 from polybus.client.sessions.port import Leave, Message, Restart, Token, WorkerEvent, WorkerSession
@@ -134,7 +134,11 @@ class Scheduler:
         wall: Callable[[], float] = time.time,
         context: zmq.Context[Any] | None = None,
     ) -> None:
-        self.endpoint: Final = endpoint_for("emqp", "client", address)
+        # It may be started before its broker: then it waits at the usual place.
+        endpoint, why = Finder().endpoint_or_usual("emqp", "client", address)
+        if why:
+            log(f"{why}. Waiting for one at {endpoint}")
+        self.endpoint: Final = endpoint
         self._keeper = keeper
         self._log = log
         self._on_ready = on_ready

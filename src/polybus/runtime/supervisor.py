@@ -21,6 +21,7 @@ from enum import Enum
 from math import inf
 from typing import Any, Final
 
+from polybus.client.discovery import Finder
 from polybus.errors import ConfigError, ConnectionLost, PolybusError
 from polybus.runtime import staffing
 from polybus.runtime.answering import Answering
@@ -141,7 +142,11 @@ class Supervisor(Answering):
         address = settings.broker or address_beside(facts.address, settings.dialect)
         fds = (self._selector.fileno(), self._wake_r)
         credit = rules.processes * rules.prefetch
-        self._link = Connection(self._queues(facts), address, settings.dialect, credit, fds)
+        # A worker may be started before its broker: then it waits at the usual place.
+        endpoint, why = Finder().endpoint_or_usual(settings.dialect, "worker", address)
+        if why:
+            self._log(f"{why}. Waiting for one at {endpoint}")
+        self._link = Connection(self._queues(facts), endpoint, settings.dialect, credit, fds)
         self._link.open(time.monotonic())
         what = f"{facts.jobs} jobs and {facts.services} services in {settings.app}"
         self._log(f"{what}; looking for the broker at {self._link.endpoint}")
