@@ -332,6 +332,9 @@ def _print(findings: list[Finding]) -> None:
 
     styles = {OK: "green", WARN: "yellow", FAIL: "bold red"}
     table = Table.grid(padding=(0, 2))
+    for overflow in ("ellipsis", "fold", "fold"):
+        # A command that is to be typed must be seen whole.
+        table.add_column(overflow=overflow)  # type: ignore[arg-type]
     for finding in findings:
         text = Text(printable(finding.found))
         if finding.advice:

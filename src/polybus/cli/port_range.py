@@ -13,6 +13,8 @@ from typing import Final
 SYSCTL: Final = Path("/proc/sys/net/ipv4")
 RANGE: Final = "ip_local_port_range"
 RESERVED: Final = "ip_local_reserved_ports"
+# Ports of one dialect lie close together; one range is easier to read and to type.
+JOINED: Final = 8
 
 
 def given_away(ports: Iterable[int], folder: Path = SYSCTL) -> list[int]:
@@ -32,15 +34,15 @@ def reserving(ports: Collection[int], folder: Path = SYSCTL) -> str:
         before = (folder / RESERVED).read_text().strip()
     except OSError:
         before = ""
-    wanted = ",".join(filter(None, (before, write_ranges(ports))))
+    wanted = ",".join(filter(None, (before, write_ranges(ports, JOINED))))
     return f"sysctl -w net.ipv4.{RESERVED}={wanted}"
 
 
-def write_ranges(ports: Collection[int]) -> str:
-    """`1-3,7`, as the kernel writes them."""
+def write_ranges(ports: Collection[int], gap: int = 1) -> str:
+    """`1-3,7`, as the kernel writes them; ports that are no more than `gap` apart become one range."""
     pieces: list[list[int]] = []
     for port in sorted(set(ports)):
-        if pieces and pieces[-1][1] == port - 1:
+        if pieces and port - pieces[-1][1] <= gap:
             pieces[-1][1] = port
         else:
             pieces.append([port, port])
