@@ -104,6 +104,12 @@ class MajordomoSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class DbpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     port: Port = 5246
+    # Heartbeats in datagrams: a UDP port, which is another thing than the TCP port of the same number.
+    udp: Port = 5246
+    # A node is gone after this many missed heartbeats, asked in between.
+    liveness: Annotated[int, Meta(ge=3, le=5)] = 4
+    # Nodes that name no heartbeat are asked this often whether they are there; 0: never, they stay for ever.
+    heartbeat_s: SecondsOrNever = 10.0
     strict: bool = False
 
 
@@ -151,7 +157,7 @@ class LastValuesSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MonitorSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    # Who listens in on a service sees that messages pass ("meta"), what is in them, too ("bodies"), or nothing.
+    # Who listens in on a service sees that messages pass ("meta"), also what is in them ("bodies"), or nothing.
     tap: Literal["off", "meta", "bodies"] = "meta"
 
 
@@ -204,6 +210,7 @@ PORTS: Final = (
     "majordomo.clients",
     "majordomo.workers",
     "dbp.port",
+    "dbp.udp",
     "admin.port",
 )
 
@@ -312,7 +319,7 @@ def endpoint(settings: Settings, name: str) -> str | None:
             f"{name} = {port!r} is no port. Give a number from 0 to 65535 (0: any free one), "
             "-1 to turn it off, or an endpoint such as tcp://127.0.0.1:5000."
         )
-    return f"tcp://{settings.broker.host}:{number or '*'}"
+    return f"{'udp' if name == 'dbp.udp' else 'tcp'}://{settings.broker.host}:{number or '*'}"
 
 
 def any_free_ports() -> dict[str, Any]:

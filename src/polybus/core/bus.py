@@ -32,7 +32,7 @@ from polybus.core import (
     workers,
     written,
 )
-from polybus.core.model import Address, Limits, Worker
+from polybus.core.model import Address, Body, Limits, Worker
 from polybus.core.tables import Tables
 
 
@@ -50,6 +50,8 @@ class Bus(Tables):
         # Workers that were dialled, by endpoint.
         self.dialled_at: dict[str, dict[Worker, None]] = {}
         self.logs = logs.Logs()
+        # Services `polybus.*` that the server answers, by the end of their name (`desk`).
+        self.own_services: dict[bytes, Callable[[Bus, desk.Call, Body, float], None]] = {}
         # Publications of others on topics of the broker itself.
         self.publications_refused = 0
 

@@ -24,6 +24,7 @@ from polybus.core.requests import withdraw
 from polybus.core.waiting import Waiter
 
 if TYPE_CHECKING:
+    from polybus.core.bus import Bus
     from polybus.core.tables import Tables
 
 STATES: Final = {
@@ -57,7 +58,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def receive(
-    bus: Tables,
+    bus: Bus,
     client: Address,
     voice: Any,
     request_id: bytes,
@@ -69,12 +70,13 @@ def receive(
 ) -> None:
     """A request for one of our own services."""
     call = Call(client, voice, request_id, service, options.reply_requested, receipt)
-    serve = SERVICES.get(service[len(BUILT_IN) :])
+    name = service[len(BUILT_IN) :]
+    serve = SERVICES.get(name) or bus.own_services.get(name)
     try:
         if serve is None:
-            known = ", ".join(sorted((BUILT_IN + name).decode() for name in SERVICES))
-            name = service.decode(errors="replace")
-            raise Refused(Reason.REJECTED, f"there is no service {name}; there are {known}")
+            known = ", ".join(sorted((BUILT_IN + one).decode() for one in {*SERVICES, *bus.own_services}))
+            asked = service.decode(errors="replace")
+            raise Refused(Reason.REJECTED, f"there is no service {asked}; there are {known}")
         serve(bus, call, body, now)
     except BadEnvelope as error:
         _refuse(bus, call, Reason.BAD_JOB, str(error))

@@ -12,7 +12,7 @@ long as they have more than their share; so warnings outlive the rest, and the r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from heapq import merge
 from itertools import islice, takewhile
@@ -89,6 +89,8 @@ class Logs:
         # How many left because of the limits (not of age), and how many were cut.
         self.evicted = 0
         self.cut = 0
+        # Told of each, while somebody follows.
+        self.on_put: Callable[[LogRecord], None] | None = None
         self._ordinary = Row()
         self._serious = Row()
         self._found: dict[tuple[int, str], deque[LogRecord]] = {}
@@ -119,6 +121,8 @@ class Logs:
         found.append(record)
         if len(self) > self.count or self.held_bytes > self.max_bytes:
             self._make_room()
+        if self.on_put is not None:
+            self.on_put(record)
 
     def _make_room(self) -> None:
         ordinary, serious = self._ordinary, self._serious

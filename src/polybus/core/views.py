@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from polybus.core.bus import Bus
+from polybus.core.leases import seen_at
 from polybus.core.model import Address, Node, QueuePolicy, Request, Service, Worker
 
 NameOf = Callable[[Any], str]
 # A rate is counted over at least this long and at most twice as long.
 RATE_SPAN_S: Final = 5.0
 NO_POLICY: Final = QueuePolicy()
+# A heartbeat that is this much overdue is missed.
+LATE_BEATS: Final = 1.5
 
 
 def peer_name(address: Address) -> str:
@@ -59,6 +62,29 @@ def _ended(service: Service) -> int:
     return service.answered + service.failed
 
 
+def is_late(worker: Worker, now: float) -> bool:
+    """Whether a worker that promised heartbeats owes one."""
+    beats = worker.heartbeat
+    every_s = beats.beat_every_s or beats.dead_after_s / 3
+    return beats.dead_after_s > 0 and now - worker.seen_at >= every_s * LATE_BEATS
+
+
+def load_of(workers: Iterable[Worker]) -> float | None:
+    """The part of all slots that is taken; None if there are no slots."""
+    taken = free = 0
+    for worker in workers:
+        taken += len(worker.inflight)
+        free += max(worker.free, 0)
+    return round(taken / (taken + free), 3) if taken + free else None
+
+
+def state_of(workers: Collection[Worker], now: float) -> str:
+    """A service is alive if somebody serves it that does not owe a heartbeat."""
+    if not workers:
+        return "unserved"
+    return "late" if all(is_late(worker, now) for worker in workers) else "alive"
+
+
 def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: float = 0.0) -> dict[str, Any]:
     workers = service.roster.members
     oldest = service.queue.oldest_at()
@@ -66,7 +92,14 @@ def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: floa
     oldest_s = round(now - oldest, 3) if oldest is not None else None
     return {
         "service": service.name.decode(errors="replace"),
+        "state": state_of(workers, now),
         "workers": len(workers),
+        "late_workers": sum(1 for worker in workers if is_late(worker, now)),
+        # How long the oldest of its workers has been there, and when any of them was last heard.
+        "up_s": round(now - min(worker.since for worker in workers), 3) if workers else None,
+        "silent_s": round(now - max(worker.seen_at for worker in workers), 3) if workers else None,
+        "missed_beats": sum(worker.missed for worker in workers),
+        "load": load_of(workers),
         "dialects": sorted({name_of(worker.voice) for worker in workers}),
         "free_slots": sum(max(worker.free, 0) for worker in workers),
         "queued": service.queue.length,
@@ -98,7 +131,10 @@ def worker_view(worker: Worker, now: float, name_of: NameOf) -> dict[str, Any]:
         "credit": worker.credit,
         "free_slots": worker.free,
         "in_flight": len(worker.inflight),
+        "load": load_of((worker,)),
         "done": worker.done,
+        "late": is_late(worker, now),
+        "dead_after_s": worker.heartbeat.dead_after_s or None,
         "up_s": round(now - worker.since, 3),
         "silent_s": round(now - worker.seen_at, 3),
         "missed_beats": worker.missed,
@@ -127,10 +163,22 @@ def node_view(node: Node, now: float) -> dict[str, Any]:
         "state": node.state.name.lower(),
         "heartbeat_s": node.heartbeat_s,
         "up_s": round(now - node.registered_at, 3),
-        "silent_s": round(now - node.seen_at, 3),
+        "silent_s": round(now - seen_at(node), 3),
         "missed_beats": node.missed,
+        # Whether its heartbeats come as datagrams, or over TCP; or it sends none, and is asked.
+        "beats": "udp" if node.pulse_from is not None else "asked" if node.quiet else "tcp",
+        "address": _place(node),
+        "function": str(node.info.get("function") or ""),
+        "in_flight": len(node.worker.inflight) if node.worker else 0,
+        "done": node.worker.done if node.worker else 0,
+        "load": load_of((node.worker,)) if node.worker else None,
         "info": node.info,
     }
+
+
+def _place(node: Node) -> str:
+    ip, port = node.info.get("ip"), node.info.get("port")
+    return f"{ip}:{port}" if ip and port else ""
 
 
 def services(bus: Bus, now: float, name_of: NameOf, rates: Rates | None = None) -> list[dict[str, Any]]:
@@ -176,6 +224,7 @@ def totals(bus: Bus) -> dict[str, Any]:
         "last_values_bytes": bus.last.held_bytes,
         "last_values_evicted": bus.last.evicted,
         "publications_refused": bus.publications_refused,
+        **bus.catalog.facts(),
         "logs": len(bus.logs),
         "logs_bytes": bus.logs.held_bytes,
         "logs_evicted": bus.logs.evicted,

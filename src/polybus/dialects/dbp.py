@@ -10,7 +10,8 @@ How a registered service gets its calls:
   heartbeats both ways;
 - at its own address, if the registration has `interfaces`.  The original implementation registers so, over a
   REQ socket that it closes at once.  We dial the address and call there.
-- The field `transport` ("dealer" or "req") in the registration decides it where this rule does not fit.
+- The field `transport` ("dealer" or "req") in the registration decides it where this rule does not fit; with
+  "none" a node is listed and watched, but not called.
 
 An answer does not say which call it belongs to, so it belongs to the oldest one.  A service may ask for more
 calls at a time (`credit`) on its own socket if it answers in order; one that is dialled gets one at a time,
@@ -22,29 +23,51 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from msgspec import structs
+import msgspec
+from msgspec import Struct, structs
 
 from polybus.core import events
 from polybus.core.actions import Answer, Deny, Dismiss, Say
 from polybus.core.bus import Bus
-from polybus.core.catalog import MISSED_BEATS
-from polybus.core.model import Address, Heartbeat, Node, Worker
+from polybus.core.intake import BUILT_IN
+from polybus.core.ledger import NodeEntry
+from polybus.core.model import Address, Heartbeat, Node, Reach, Worker
 from polybus.dialects import dbp_catalog as catalog
 from polybus.dialects.dbp_outbound import OutboundEar
 from polybus.dialects.dbp_voices import DialledVoice, NodeVoice, Wall
 from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing
 from polybus.errors import RemoteProtocolError
 from polybus.wire import dbp as wire
-from polybus.wire.dbp_info import NodeInfo, RegistrationRefused, read_error
+from polybus.wire.dbp_info import NodeInfo, RegistrationRefused, read_error, read_info
 from polybus.wire.dbp_time import TimeForm
 
 # By framing, then by the form of the time.
 Voices = Sequence[Mapping[TimeForm, NodeVoice]]
 
-# A lease without an end is not watched by us: whoever dials notices nothing of an idle peer.
+# Who is dialled has no conversation to be watched: its lease is.
 UNWATCHED: Final = Heartbeat(dead_after_s=0.0)
+# The address of a conversation that ended with an earlier life of the broker.
+NOBODY: Final[Address] = (-1, b"")
+SILENT: Final = Voice()
 # An identity has 255 bytes, and the core adds a number to what we give it.
 MAX_IDENTITY_NAME: Final = 200
+
+
+class How(Struct, frozen=True):
+    """How a node registered: in the original's form or the document's, how it is called, how it writes times."""
+
+    is_original: bool
+    transport: str
+    form: TimeForm
+
+    @property
+    def text(self) -> str:
+        return f"{'original' if self.is_original else 'document'}.{self.transport}.{self.form.value}"
+
+    @classmethod
+    def read(cls, text: str) -> How:
+        style, transport, form = text.split(".")
+        return cls(style == "original", transport, TimeForm(form))
 
 
 class Dbp:
@@ -64,16 +87,21 @@ class Dbp:
     ) -> None:
         """`wall` tells the time of day; `outbound_link` is the link on which `Dial` connects, without which
         services that are called at their own address are listed but not called; `default_heartbeat_s` is for
-        registrations that name no heartbeat, 0 meaning that they have no end."""
+        registrations that name no heartbeat: such nodes are asked that often, 0 meaning never."""
         self._bus = bus
         self._outbound_link = outbound_link
         self._default_heartbeat_s = default_heartbeat_s
         # What the broker tells about itself to those who found it by its beacon.
         self.about: Callable[[], dict[str, Any]] = lambda: {"name": broker.decode()}
 
+        # What nodes are told about heartbeats; the port for datagrams is known later.
+        self.agreed: dict[str, Any] = {"liveness": bus.catalog.missed_beats}
+
         def voices(words: Mapping[TimeForm, bytes]) -> Voices:
             return by_framing(
-                lambda lead: {form: NodeVoice(lead, form, words[form], broker, wall) for form in TimeForm}
+                lambda lead: {
+                    form: NodeVoice(lead, form, words[form], broker, wall, self.agreed) for form in TimeForm
+                }
             )
 
         # A refusal is said in the word that the peer knows. Which one that is follows from its registration,
@@ -83,7 +111,11 @@ class Dbp:
         self._voices = voices({**document, TimeForm.FLOAT: original[TimeForm.FLOAT]})
         self._original_voices = voices(original)
         self._document_voices = voices(document)
-        self._dialled_voices = {form: DialledVoice(form, broker, wall) for form in TimeForm}
+        self._dialled_voices = {
+            (form, is_original): DialledVoice(form, broker, wall, is_original)
+            for form in TimeForm
+            for is_original in (True, False)
+        }
         self._handlers: dict[type, Callable[[Address, int, Any, float], None]] = {
             wire.Call: self._call,
             wire.Answer: self._answer,
@@ -130,8 +162,12 @@ class Dbp:
         if message.service == wire.BROKER:
             body = [catalog.introduce(self.about())]
         else:
-            body = [catalog.describe(self._bus, message.service)]
-        voice = self._voices[at][message.form]
+            voice = self._voices[at][message.form]
+        if message.service.startswith(BUILT_IN):
+            # Asking about the broker's own (`polybus.monitor`) is asking it.
+            self._bus.handle(events.Submit(address, voice, b"", message.service, []), now)
+            return
+        body = [catalog.describe(self._bus, message.service)]
         self._bus.actions.append(Answer(address, voice, message.service, b"", body))
 
     def _pong(self, address: Address, at: int, message: wire.Ping, now: float) -> None:
@@ -199,20 +235,37 @@ class Dbp:
         if address in self._bus.workers:
             self._end(address, voice, "a second registration", now)
             return
-        reasons = catalog.lacks(info)
-        serves = None if reasons else self._serving(info, address, voice, message.form)
-        self._bus.handle(
-            events.Register(
-                address,
-                voice,
-                info.name,
-                catalog.entry_of(info),
-                self._heartbeat_s(info),
-                reasons,
-                serves,
-            ),
-            now,
+        how = How(info.is_upstream_form, catalog.transport_of(info), message.form)
+        self._bus.handle(self._registration(info, address, voice, how, catalog.lacks(info)), now)
+
+    def _registration(
+        self, info: NodeInfo, address: Address, voice: Voice, how: How, reasons: tuple[str, ...] = ()
+    ) -> events.Register:
+        return events.Register(
+            address,
+            voice,
+            info.name,
+            catalog.entry_of(info),
+            self._heartbeat_s(info),
+            reasons,
+            None if reasons else self._serving(info, address, voice, how),
+            how.text,
+            catalog.source_of(info),
+            self._reach(info, how),
+            quiet=info.heartbeat_s is None,
         )
+
+    def revive(self, entry: NodeEntry) -> events.Register | None:
+        """A registration that was made in an earlier life of the broker."""
+        try:
+            how = How.read(entry.how)
+            info = read_info(
+                msgspec.json.encode({**msgspec.json.decode(entry.info), "name": entry.name.decode()}), how.form
+            )
+        except (ValueError, RemoteProtocolError):
+            # A later version may write what this one does not know.
+            return None
+        return self._registration(info, NOBODY, SILENT, how)
 
     def _update(self, address: Address, at: int, message: wire.Update, now: float) -> None:
         bus = self._bus
@@ -226,46 +279,59 @@ class Dbp:
         if reasons:
             self._deny(address, voice, reasons)
             return
+        how = How.read(node.how)
+        # As before, unless it says so: the entry that is kept does not tell how the node registered.
+        chosen = message.changes.get("extra", {}).get("transport")
+        how = How(how.is_original, chosen or how.transport, message.form)
         event = events.UpdateNode(
             address,
             voice,
             message.name,
             catalog.entry_of(info),
             self._heartbeat_s(info),
-            self._serving_now(node, info, message),
+            self._serving_now(node, info, how),
+            how.text,
+            catalog.source_of(info),
+            self._reach(info, how),
+            quiet=info.heartbeat_s is None,
         )
         bus.handle(event, now)
 
-    def _serving(
-        self, info: NodeInfo, address: Address, voice: Voice, form: TimeForm
-    ) -> events.WorkerUp | None:
-        if catalog.transport_of(info) == catalog.OWN_ADDRESS:
-            return self._dialled(info, form)
+    def _serving(self, info: NodeInfo, address: Address, voice: Voice, how: How) -> events.WorkerUp | None:
+        if how.transport == catalog.NOWHERE:
+            return None
+        if how.transport == catalog.OWN_ADDRESS:
+            return self._dialled(info, how)
         heartbeat = self._heartbeat(info)
         return events.WorkerUp(address, voice, ((info.name, 0),), heartbeat, info.credit)
 
-    def _serving_now(self, node: Node, info: NodeInfo, message: wire.Update) -> events.WorkerUp | None:
+    def _serving_now(self, node: Node, info: NodeInfo, how: How) -> events.WorkerUp | None:
         """How a node is called after an UPDATE: as before, unless it moved or chose its own address."""
         serves = node.serves
-        chosen = message.changes.get("extra", {}).get("transport")
-        if serves is not None and not serves.endpoint and chosen != catalog.OWN_ADDRESS:
+        if serves is not None and not serves.endpoint and how.transport != catalog.OWN_ADDRESS:
             return structs.replace(serves, heartbeat=self._heartbeat(info))
-        return self._dialled(info, message.form)
+        return None if how.transport == catalog.NOWHERE else self._dialled(info, how)
 
-    def _dialled(self, info: NodeInfo, form: TimeForm) -> events.WorkerUp | None:
+    def _dialled(self, info: NodeInfo, how: How) -> events.WorkerUp | None:
+        reach = self._reach(info, how)
+        if reach is None:
+            return None
+        return events.WorkerUp(reach.place, reach.voice, ((info.name, 0),), UNWATCHED, endpoint=reach.endpoint)
+
+    def _reach(self, info: NodeInfo, how: How) -> Reach | None:
+        """Where a node is asked that has no conversation, or called at its own address."""
         endpoint = catalog.endpoint_of(info)
-        if self._outbound_link is None or not endpoint:
+        if self._outbound_link is None or info.ip is None or not endpoint or not catalog.is_address(info.ip):
             return None
         place = (self._outbound_link, b"node:" + info.name[:MAX_IDENTITY_NAME])
-        voice = self._dialled_voices[form]
-        return events.WorkerUp(place, voice, ((info.name, 0),), UNWATCHED, endpoint=endpoint)
+        return Reach(place, endpoint, self._dialled_voices[how.form, how.is_original])
 
     def _heartbeat_s(self, info: NodeInfo) -> float:
         return self._default_heartbeat_s if info.heartbeat_s is None else info.heartbeat_s
 
     def _heartbeat(self, info: NodeInfo) -> Heartbeat:
         every_s = self._heartbeat_s(info)
-        return Heartbeat(dead_after_s=every_s * MISSED_BEATS, beat_every_s=every_s)
+        return Heartbeat(dead_after_s=every_s * self._bus.catalog.missed_beats, beat_every_s=every_s)
 
     # -- endings ----------------------------------------------------------------------------------
 

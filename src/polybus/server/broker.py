@@ -36,9 +36,11 @@ from polybus.server.admin_topics import TopicDesk
 from polybus.server.assembly import Assembly, open_links
 from polybus.server.beacon import Beacon
 from polybus.server.data_dir import DataDir
+from polybus.server.datagrams import SETTING, Datagrams
 from polybus.server.effects import Message, Outbox, Receive
 from polybus.server.keeping import Keeping
 from polybus.server.pump import open_pump
+from polybus.server.watchers import Watchers
 
 # Messages taken from one socket in one turn: enough to spread the cost, few enough to stay quick.
 BATCH: Final = 256
@@ -90,10 +92,12 @@ class Broker:
                 self._context, self.bus, self.settings, self._wall, self.ask_to_drain
             )
             links = self._assembly.links
-            self._pump = open_pump(
-                [link.socket for link in links], [self._wake_read], self.settings.broker.pump or None
-            )
+            self._datagrams = Datagrams(self.bus, self.settings, self._wall)
+            fds = [self._wake_read, *self._datagrams.fds]
+            self._pump = open_pump([link.socket for link in links], fds, self.settings.broker.pump or None)
         except ConfigError:
+            with contextlib.suppress(AttributeError):
+                self._datagrams.close()
             self._context.destroy(linger=0)
             os.close(self._wake_read)
             os.close(self._wake_write)
@@ -111,24 +115,37 @@ class Broker:
         self._outbox.handlers[act.Drained] = lambda action: self._end_soon()
         # The core has let go of it already; only listeners want to know, and they are told by Observed.
         self._outbox.handlers[act.Forget] = lambda action: None
+        self._outbox.handlers.update(self._datagrams.handlers)
+        if self._datagrams.port:
+            self._assembly.agreed["udp"] = self._datagrams.port
         self._outbox.handlers[act.Dial] = self._dial
         self._outbox.handlers[act.HangUp] = self._hang_up
         self._jobs = JobDesk(self.bus, self._outbox, self._clock, self._keeping.ask)
         topics = TopicDesk(self.bus, self.subscribers)
         commands = {**self._jobs.commands, **topics.commands}
-        self._admin = AdminEar(self.bus, self._outbox, self._wall, self.facts, self.ask_to_drain, commands)
+        self._admin = AdminEar(
+            self.bus,
+            self._outbox,
+            self._wall,
+            self.facts,
+            self.ask_to_drain,
+            commands,
+            tap=self.settings.monitor.tap,
+        )
+        self._watchers = Watchers(self.bus, self._outbox, self._admin, self.facts)
         self._assembly.admin.ear = self._admin
         self._ears = [link.ear for link in links]
         self.bus.wall_offset = self._wall() - self._clock()
         names = {link.number: link.name for link in links}
-        self._keeping.begin(names, self._assembly.voices, self._clock())
+        self._keeping.begin(names, self._assembly.voices, self._clock(), self._assembly.revive)
         self._beacon = Beacon(self.settings.beacon, self.endpoints.get("dbp.port", ""), clock=self._clock)
         self._data_dir.tell(self.endpoints)
         return self.endpoints
 
     @property
     def endpoints(self) -> dict[str, str]:
-        return {link.name: link.endpoint for link in self._assembly.links if link.endpoint}
+        bound = {link.name: link.endpoint for link in self._assembly.links if link.endpoint}
+        return {**bound, SETTING: self._datagrams.endpoint} if self._datagrams.endpoint else bound
 
     def facts(self) -> dict[str, Any]:
         """What the server knows beside the core."""
@@ -141,6 +158,7 @@ class Broker:
             **self._subscribers.facts(),
             "dead_letters_dropped": self._jobs.dropped,
             **self._beacon.facts(),
+            **self._datagrams.facts(),
             "internal_errors": self.internal_errors,
         }
 
@@ -181,8 +199,8 @@ class Broker:
         bus, outbox, clock = self.bus, self._outbox, self._clock
         subscribers, beacon = self._subscribers, self._beacon
         recv_many = self._pump.recv_many
-        # The last one is the pipe that wakes us.
-        receive: list[Receive] = [*(ear.receive for ear in self._ears), self._woken]
+        # The last ones are the pipe that wakes us, and datagrams.
+        receive: list[Receive] = [*(ear.receive for ear in self._ears), self._woken, self._datagrams.receive]
         tick = events.Tick()
         tapped_at = now = clock()
         tick_at = wake_at = 0.0
@@ -198,6 +216,7 @@ class Broker:
                 if now - tapped_at > TAP_CHECK_S:
                     tapped_at = now
                     self._admin.expire(now)
+                    self._watchers.tick(now)
                     self._jobs.keep_at_most(self.settings.jobs.dead_letters)
             subscribers.resume(now)
             outbox.settle(now)
@@ -241,6 +260,7 @@ class Broker:
         """Take over what may change while running; the rest needs a restart."""
         self.bus.change_limits(settings.limits)
         self._keeping.apply(settings)
+        self._admin.taps.allow(settings.monitor.tap)
         self.settings = settings
 
     def _end_soon(self) -> None:
@@ -309,6 +329,7 @@ class Broker:
                 file=sys.stderr,
             )
         self._outbox.settle(now)
+        self._datagrams.close()
         self._data_dir.release()
         for link in self._assembly.links:
             # A moment for answers and farewells that are still in the pipes.

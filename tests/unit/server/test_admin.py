@@ -14,8 +14,9 @@ from polybus.core.bus import Bus
 from polybus.core.lifecycle import BusState
 from polybus.core.model import Heartbeat
 from polybus.dialects.port import Voice
-from polybus.server.admin import MAX_TAPS, TAG, TAP_BODY_BYTES, TAP_LEASE_S, AdminEar
+from polybus.server.admin import AdminEar
 from polybus.server.effects import Outbox
+from polybus.server.taps import MAX_TAPS, TAG, TAP_BODY_BYTES, TAP_LEASE_S
 
 ADMIN = 4
 CLIENT = (1, b"client")
@@ -60,7 +61,7 @@ class Desk:
         self.outbox.handlers[Forget] = lambda action: None
         self.drains = 0
         self.admin = AdminEar(
-            self.bus, self.outbox, lambda: 1_700_000_000.0, lambda: {"pid": 7}, self._on_drain
+            self.bus, self.outbox, lambda: 1_700_000_000.0, lambda: {"pid": 7}, self._on_drain, tap="bodies"
         )
         self.now = 100.0
 
