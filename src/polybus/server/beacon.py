@@ -68,7 +68,8 @@ class Beacon:
         self._host, self._port = _tcp_place(endpoint)
         self._sockets: dict[Place, socket.socket] = {}
         self._look_at = -inf
-        self._troubled: set[Place] = set()
+        # What has been told already.
+        self._told: set[str] = set()
         self.sent = 0
         self.failed = 0
         self.why_not = self._why_not()
@@ -126,7 +127,9 @@ class Beacon:
         try:
             found = self._look()
         except OSError as error:
-            self._tell(f"the interfaces cannot be listed, so the beacon reaches loopback only: {error}")
+            self._tell_once(
+                "list", f"the interfaces cannot be listed, so the beacon stays at loopback: {error}"
+            )
             found = []
         wanted = places(self._host, self._settings.addresses, self._settings.interfaces, found)
         for place in self._sockets.keys() - wanted:
@@ -137,22 +140,26 @@ class Beacon:
                     self._sockets[place] = _sender(place)
                 except OSError as error:
                     self._trouble(place, error)
-        if not wanted and Place("") not in self._troubled:
-            self._troubled.add(Place(""))
-            self._tell(
+        if not wanted:
+            self._tell_once(
+                "nowhere",
                 f"the beacon goes nowhere: no interface with the address {self._host} can broadcast; "
-                "say where with beacon.addresses, or turn it off with beacon.enabled = false"
+                "say where with beacon.addresses, or turn it off with beacon.enabled = false",
             )
 
     def _trouble(self, place: Place, error: OSError) -> None:
         self.failed += 1
-        if place not in self._troubled:
-            self._troubled.add(place)
-            what = os.strerror(error.errno).lower() if error.errno else str(error)
-            self._tell(
-                f"the beacon to {place.address} port {self._settings.port} was not sent: {what}. It is tried "
-                "again and counted in 'polybus status'; beacon.addresses says where else to send it"
-            )
+        what = os.strerror(error.errno).lower() if error.errno else str(error)
+        self._tell_once(
+            place.address,
+            f"the beacon to {place.address} port {self._settings.port} was not sent: {what}. It is tried again "
+            "and counted in 'polybus status'; beacon.addresses says where else to send it",
+        )
+
+    def _tell_once(self, key: str, text: str) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            self._tell(text)
 
 
 def places(
