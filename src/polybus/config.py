@@ -170,6 +170,33 @@ class LogsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     warnings_age_s: Seconds = logs.WARNINGS_AGE_S
 
 
+class BridgeSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # What other brokers call this one; no two may have the same. Without a name there is no bridge.
+    name: str = ""
+    # Where other brokers dial us, and those that we dial: tcp://192.0.2.7:5241.
+    port: Port = 5241
+    peers: tuple[str, ...] = ()
+    # Services (patterns) that others may reach here, and that we take from others; empty: all.
+    services: tuple[str, ...] = ("*",)
+    accept: tuple[str, ...] = ()
+    # How topics begin that cross, in both directions.
+    topics: tuple[str, ...] = ()
+    # Brokers that may link. Empty: those we dial, and everybody while the broker listens on loopback only.
+    allow: tuple[str, ...] = ()
+    # Brokers that a message may pass; and requests that a peer may have here at once.
+    max_hops: Annotated[int, Meta(ge=1, le=32)] = 8
+    credit: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    heartbeat_s: Seconds = 1.0
+    liveness: Count = 4
+    # The pause before a lost link is dialled again; each further one is twice as long, up to the largest.
+    retry_s: Seconds = 0.2
+    retry_max_s: Seconds = 10.0
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.name)
+
+
 class AdminSettings(Struct, frozen=True, forbid_unknown_fields=True):
     port: Port = 5240
 
@@ -181,6 +208,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     majordomo: MajordomoSettings = field(default_factory=MajordomoSettings)
     dbp: DbpSettings = field(default_factory=DbpSettings)
     beacon: BeaconSettings = field(default_factory=BeaconSettings)
+    bridge: BridgeSettings = field(default_factory=BridgeSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     limits: Limits = field(default_factory=Limits)
     last_values: LastValuesSettings = field(default_factory=LastValuesSettings)
@@ -210,6 +238,7 @@ PORTS: Final = (
     "majordomo.clients",
     "majordomo.workers",
     "dbp.port",
+    "bridge.port",
     "dbp.udp",
     "admin.port",
 )

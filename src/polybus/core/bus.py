@@ -10,7 +10,8 @@ is in `requests`, `workers`, `topics` and `catalog`; the table `HANDLERS` joins 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 from polybus.core import (
     attempts,
@@ -35,6 +36,9 @@ from polybus.core import (
 from polybus.core.model import Address, Body, Limits, Worker
 from polybus.core.tables import Tables
 
+if TYPE_CHECKING:
+    from polybus.core.bridging import Bridging
+
 
 class Bus(Tables):
     """One routing core. Not thread-safe: one thread owns it."""
@@ -46,6 +50,8 @@ class Bus(Tables):
         self.member_ended = flows.member_ended
         self.book = scheduling.Book()
         self.last = last_values.LastValues()
+        # Other brokers, if this one has a bridge.
+        self.bridging: Bridging | None = None
         self.catalog = leases.Catalog()
         # Workers that were dialled, by endpoint.
         self.dialled_at: dict[str, dict[Worker, None]] = {}
@@ -55,12 +61,15 @@ class Bus(Tables):
         # Publications of others on topics of the broker itself.
         self.publications_refused = 0
 
+    def _bridge_at(self) -> float:
+        return inf if self.bridging is None else self.bridging.next_at
+
     def handle(self, event: Any, now: float) -> None:
         """Let one event happen."""
         HANDLERS[type(event)](self, event, now)
 
     def next_at(self, now: float) -> float:
-        return min(super().next_at(now), scheduling.next_at(self), self.catalog.claims_at)
+        return min(super().next_at(now), self._bridge_at(), scheduling.next_at(self), self.catalog.claims_at)
 
 
 def serve(bus: Bus, client: Address, voice: Any, request_id: bytes, service: bytes, *call: Any) -> None:
@@ -78,6 +87,8 @@ def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
     catalog.settle_claims(bus, now)
     requests.look_whether_dry(bus)
     last_values.note_due(bus, now)
+    if bus.bridging is not None:
+        bus.bridging.tick(now)
     if now - bus.swept_at >= 1.0:
         bus.swept_at = now
         replies.forget_old(bus, now)
@@ -108,6 +119,12 @@ def forget_idle_services(bus: Bus, now: float) -> None:
                 del bus.services[service.name]
 
 
+def on_answer_lost(bus: Bus, event: events.AnswerLost, now: float) -> None:
+    requests.on_answer_lost(bus, event, now)
+    if bus.bridging is not None:
+        bus.bridging.answer_lost(event.client, now)
+
+
 def on_invalid(bus: Bus, event: events.Invalid, now: float) -> None:
     bus.counters.invalid += 1
     bus.observe(
@@ -136,7 +153,7 @@ HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
     events.CancelToken: requests.on_cancel_token,
     events.ClientGone: requests.on_client_gone,
     events.Undeliverable: attempts.on_undeliverable,
-    events.AnswerLost: requests.on_answer_lost,
+    events.AnswerLost: on_answer_lost,
     events.Heard: workers.on_heard,
     events.Slot: workers.on_slot,
     events.WorkerUp: workers.on_worker_up,

@@ -63,6 +63,8 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
     bus.workers[address] = worker
     for service, weight in offers.items():
         service.roster.add(worker, weight)
+        if bus.bridging is not None:
+            bus.bridging.settle(service.name, now)
     _watch(bus, worker, now)
     bus.observe(
         "worker_up",
@@ -94,6 +96,8 @@ def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
     weight = _weight(service, event.weight)
     worker.offers[service] = weight
     service.roster.add(worker, weight)
+    if bus.bridging is not None:
+        bus.bridging.settle(service.name, now)
     bus.observe("worker_up", now, worker=event.worker, worker_voice=event.voice, service=event.service)
     dispatching.feed(bus, worker, now)
 
@@ -185,6 +189,8 @@ def _detach(bus: Bus, worker: Worker, why: str, now: float) -> None:
         bus.schedulers.remove(worker)
     for service in worker.offers:
         service.roster.discard(worker)
+    if bus.bridging is not None:
+        bus.bridging.left(worker, why, now)
     bus.observe("worker_down", now, worker=worker.address, worker_voice=worker.voice, reason=why)
 
 

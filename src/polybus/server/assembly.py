@@ -20,6 +20,8 @@ from polybus.dialects.mdp2 import Mdp2
 from polybus.dialects.mdr import Mdr
 from polybus.dialects.port import Ear, Message, RouterEar
 from polybus.dialects.pubsub import PublishEar, SubscribeEar, ebus_publication, emqp_publication
+from polybus.server.bridge import PORT as BRIDGE_PORT
+from polybus.server.bridge import Bridges
 from polybus.server.effects import Publication
 from polybus.server.links import Link, bind, make_socket
 from polybus.server.subscribers import Subscribers
@@ -41,6 +43,7 @@ class Assembly(Struct):
     admin: Link
     outbound: Link
     subscribers: Subscribers
+    bridges: Bridges
     # Links on which libzmq serves the subscribers, and how publications are written there.
     served_by_libzmq: list[tuple[int, Publication]] = field(default_factory=list)
     # How clients are answered, by names that mean the same after a restart.
@@ -94,7 +97,11 @@ def open_links(
     if publishers is not None:
         publishers.socket.send(SUBSCRIBE_ALL)
     subscribers = Subscribers(bus, settings.broker.pipe_messages, settings.broker.pipe_bytes)
-    assembly = Assembly(links, admin, outbound, subscribers)
+    bridges = Bridges(bus, settings)
+    if bridges.is_on:
+        add(zmq.ROUTER, BRIDGE_PORT, bridges.ear)
+        bridges.open(context, settings, links, frame_bytes)
+    assembly = Assembly(links, admin, outbound, subscribers, bridges)
     for name in ("ebus", "emqp", "mdp1", "mdp2", "mdr"):
         for at in (1, 2):
             assembly.voices[f"{name}.{at}"] = dialects[name].client_voices[at]

@@ -112,6 +112,8 @@ class Broker:
             self._outbox.subscribers = self._assembly.served_by_libzmq
             self._outbox.on_full_subscriber = self._send_to_those_who_keep_up
             self._outbox.handlers[act.Fanout] = self._fan_out_to_all
+        self._bridges = self._assembly.bridges
+        self._bridges.attach(self._outbox, self._pump)
         self._outbox.handlers[act.Drained] = lambda action: self._end_soon()
         # The core has let go of it already; only listeners want to know, and they are told by Observed.
         self._outbox.handlers[act.Forget] = lambda action: None
@@ -122,7 +124,7 @@ class Broker:
         self._outbox.handlers[act.HangUp] = self._hang_up
         self._jobs = JobDesk(self.bus, self._outbox, self._clock, self._keeping.ask)
         topics = TopicDesk(self.bus, self.subscribers)
-        commands = {**self._jobs.commands, **topics.commands}
+        commands = {**self._jobs.commands, **topics.commands, "bridges": self._bridges.views}
         self._admin = AdminEar(
             self.bus,
             self._outbox,
@@ -158,6 +160,7 @@ class Broker:
             **self._subscribers.facts(),
             "dead_letters_dropped": self._jobs.dropped,
             **self._beacon.facts(),
+            **self._bridges.facts(),
             **self._datagrams.facts(),
             "internal_errors": self.internal_errors,
         }
@@ -197,7 +200,7 @@ class Broker:
 
     def _loop(self) -> None:
         bus, outbox, clock = self.bus, self._outbox, self._clock
-        subscribers, beacon = self._subscribers, self._beacon
+        subscribers, beacon, bridges = self._subscribers, self._beacon, self._bridges
         recv_many = self._pump.recv_many
         # The last ones are the pipe that wakes us, and datagrams.
         receive: list[Receive] = [*(ear.receive for ear in self._ears), self._woken, self._datagrams.receive]
@@ -218,6 +221,8 @@ class Broker:
                     self._admin.expire(now)
                     self._watchers.tick(now)
                     self._jobs.keep_at_most(self.settings.jobs.dead_letters)
+            if now >= bridges.next_at:
+                bridges.tick(now)
             subscribers.resume(now)
             outbox.settle(now)
             subscribers.flush(now)
@@ -229,7 +234,7 @@ class Broker:
                 beacon.shine()
             # What is due soon may become due sooner, but what happens meanwhile must not put it off.
             tick_at = min(tick_at, bus.next_at(now))
-            wake_at = min(tick_at, subscribers.next_at, beacon.next_at)
+            wake_at = min(tick_at, subscribers.next_at, beacon.next_at, bridges.next_at)
 
     def _survive(self, link: int, frames: Message) -> None:
         """An exception that should not have been: told with all there is to know, and counted."""
