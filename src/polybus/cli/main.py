@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from polybus.cli import discover, jobs, operate, schedule, scheduler, start, talk, topics, worker
+from polybus.cli.bridges import BRIDGES_EXAMPLES, bridges
 from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK, WrongUse, examples
 from polybus.errors import PolybusError
 
@@ -68,6 +69,7 @@ for panel, name, command, epilog in (
     (LOOK, "workers", operate.workers, operate.WORKERS_EXAMPLES),
     (LOOK, "queues", operate.queues, operate.QUEUES_EXAMPLES),
     (LOOK, "nodes", operate.nodes, operate.NODES_EXAMPLES),
+    (LOOK, "bridges", bridges, BRIDGES_EXAMPLES),
     (LOOK, "subscribers", topics.subscribers, topics.SUBSCRIBERS_EXAMPLES),
     (LOOK, "last", topics.last, topics.LAST_EXAMPLES),
     (LOOK, "tap", operate.tap, operate.TAP_EXAMPLES),

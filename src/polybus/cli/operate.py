@@ -39,6 +39,7 @@ def services(admin: Admin = None, data_dir: DataDir = None, json_: Json = False)
         "service": field("service"),
         ">workers": field("workers"),
         "dialects": lambda row: ", ".join(row["dialects"]),
+        "via": lambda row: " › ".join(row["via"]) or NOTHING,
         ">free slots": field("free_slots"),
         ">queued": field("queued"),
         ">oldest": span("oldest_queued_s"),

@@ -184,7 +184,12 @@ def _place(node: Node) -> str:
 def services(bus: Bus, now: float, name_of: NameOf, rates: Rates | None = None) -> list[dict[str, Any]]:
     found = (bus.services[name] for name in sorted(bus.services))
     return [
-        service_view(service, now, name_of, rates.of(service, now) if rates else 0.0) for service in found
+        {
+            **service_view(service, now, name_of, rates.of(service, now) if rates else 0.0),
+            # The brokers on the way, if it is offered elsewhere.
+            "via": bus.bridging.via(service.name) if bus.bridging is not None else [],
+        }
+        for service in found
     ]
 
 

@@ -123,7 +123,9 @@ def _entry(bus: Bus, name: bytes) -> dict[str, Any] | None:
         return _node_entry(node)
     service = bus.services.get(name)
     if service is not None and service.roster.members:
-        return _service_entry(service)
+        entry = _service_entry(service)
+        via = bus.bridging.via(name) if bus.bridging is not None else []
+        return {**entry, "via": via} if via else entry
     return None
 
 
