@@ -28,5 +28,5 @@ def bridges(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) 
         ">dropped": field("dropped"),
         "trouble": field("trouble"),
     }
-    nothing = "No other broker is linked, and none is dialled. docs/bridge.md says how (bridge.name, bridge.peers)."
+    nothing = "No other broker is linked, and none is dialled: bridge.name and bridge.peers do that."
     show(ask(admin, data_dir, "bridges"), json_, columns, nothing)
