@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ import zmq
 from msgspec import Struct, field
 
 from polybus.client.addresses import PORTS, Role, given_endpoint, is_endpoint, variables
-from polybus.client.places import ENDPOINTS_FILE, PORT_OF, from_there, refusal, written_endpoints
+from polybus.client.places import ENDPOINTS_FILE, PORT_OF, TCP, from_there, refusal, written_endpoints
 from polybus.errors import ConfigError, ConnectionLost, RemoteProtocolError
 from polybus.wire import dbp
 from polybus.wire.dbp_udp import MAX_BEACON_BYTES, read_beacon
@@ -174,9 +175,20 @@ def _read_about(frames: list[bytes]) -> About | None:
         return None
     if about is None:
         return None
-    # They are connected to: only what is an endpoint may be one.
-    endpoints = {name: place for name, place in about.endpoints.items() if is_endpoint(place)}
+    endpoints = {name: place for name, place in about.endpoints.items() if _is_plain(place)}
     return About(about.name, endpoints)
+
+
+def _is_plain(endpoint: str) -> bool:
+    """Whether it can be connected to without asking anyone for a name, and without options of ZeroMQ."""
+    if not is_endpoint(endpoint) or not endpoint.startswith(TCP):
+        return endpoint.startswith("ipc://")
+    host = endpoint.removeprefix(TCP).rpartition(":")[0].strip("[]")
+    try:
+        ip_address(host)
+    except ValueError:
+        return host == "*"
+    return True
 
 
 class Finder:

@@ -127,9 +127,7 @@ class Beacon:
         try:
             found = self._look()
         except OSError as error:
-            self._tell_once(
-                "list", f"the interfaces cannot be listed, so the beacon stays at loopback: {error}"
-            )
+            self._tell_once("list", f"interfaces cannot be listed, so the beacon stays on loopback: {error}")
             found = []
         wanted = places(self._host, self._settings.addresses, self._settings.interfaces, found)
         for place in self._sockets.keys() - wanted:
@@ -152,8 +150,8 @@ class Beacon:
         what = os.strerror(error.errno).lower() if error.errno else str(error)
         self._tell_once(
             place.address,
-            f"the beacon to {place.address} port {self._settings.port} was not sent: {what}. It is tried again "
-            "and counted in 'polybus status'; beacon.addresses says where else to send it",
+            f"the beacon to {place.address} port {self._settings.port} was not sent: {what}. It is tried "
+            "again and counted in 'polybus status'; beacon.addresses says where else to send it",
         )
 
     def _tell_once(self, key: str, text: str) -> None:

@@ -151,7 +151,12 @@ def test_a_port_that_somebody_keeps_for_himself(port: int) -> None:
 
 def test_a_bus_introduces_itself(broker: FakeBroker) -> None:
     heard = heard_at(broker.endpoint)
-    endpoints = {"majordomo.clients": "tcp://0.0.0.0:5555", "bad": "tcp://host;rm:1", "worse": "file:///x"}
+    endpoints = {
+        "majordomo.clients": "tcp://0.0.0.0:5555",
+        "bad": "tcp://127.0.0.1;1:1",
+        "worse": "file:///x",
+    }
+    endpoints["name"] = "tcp://some.host:1"
     with answering(broker, introduction(endpoints)):
         introduce([heard], PATIENCE_S)
     assert heard.about == About("here", {"majordomo.clients": "tcp://0.0.0.0:5555"})
@@ -266,9 +271,13 @@ def test_an_error_says_what_was_tried_and_what_to_do(port: int) -> None:
 
 def test_a_bus_without_the_dialect_is_no_polybus(port: int, broker: FakeBroker) -> None:
     packet = b"SHALOM " + broker.endpoint.rpartition(":")[2].encode()
-    with announced(port, packet), answering(broker, b'{"Error": "unknown"}'):
-        with pytest.raises(ConnectionLost, match="does not answer as a polybus broker"):
-            Finder({"POLYBUS_BEACON_PORT": str(port)}, SHORT_S * 3).endpoint("mdr", "client")
+    finder = Finder({"POLYBUS_BEACON_PORT": str(port)}, SHORT_S * 3)
+    with (
+        announced(port, packet),
+        answering(broker, b'{"Error": "unknown"}'),
+        pytest.raises(ConnectionLost, match="does not answer as a polybus broker"),
+    ):
+        finder.endpoint("mdr", "client")
 
 
 @pytest.mark.parametrize("text", ["0", "65536", "x", "-1", "1" * 5000])
