@@ -15,7 +15,7 @@ from typing import Any
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bus import Bus
-from polybus.core.model import Limits
+from polybus.core.model import Address, Limits
 from polybus.dialects.port import Ear
 from polybus.errors import LocalProtocolError
 
@@ -34,6 +34,9 @@ class Exchange:
         self.bus.store_trouble = ""
         self.lines: list[Any] = []
         self.drained = False
+        # Peers whose connection is closed, as far as questions go; and datagrams that were sent.
+        self.gone: set[Address] = set()
+        self.datagrams: list[tuple[tuple[Any, ...], bool]] = []
 
     def listen(self, link: int, ear: Ear) -> None:
         self.ears[link] = ear
@@ -96,6 +99,12 @@ class Exchange:
                 self._post(worker.address[0], self._speak(worker.voice, action))
             case act.Dismiss(peer, voice, _):
                 self._post(peer[0], self._speak(voice, action))
+            case act.Ask(peer, voice, _) if peer in self.gone:
+                self.bus.handle(events.Unasked(peer), self.now)
+            case act.Ask(peer, voice, _):
+                self._post(peer[0], self._speak(voice, action))
+            case act.Beckon(to, ended):
+                self.datagrams.append((to, ended))
             case act.Approve() | act.Deny() | act.Acknowledge():
                 self._post(action.node[0], self._speak(action.voice, action))
             case _:

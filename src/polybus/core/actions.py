@@ -204,6 +204,21 @@ class Acknowledge(Struct, frozen=True):
     name: bytes
 
 
+class Ask(Struct, frozen=True):
+    """Ask a node, over TCP, whether it is there. Whatever it says is the answer."""
+
+    peer: Address
+    voice: Any
+    name: bytes
+
+
+class Beckon(Struct, frozen=True):
+    """Show a node by a datagram that we are there; or, if its conversation is lost, to begin anew."""
+
+    to: tuple[Any, ...]
+    ended: bool
+
+
 class Forget(Struct, frozen=True):
     """A node is no longer in the catalog."""
 

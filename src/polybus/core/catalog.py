@@ -1,9 +1,15 @@
 """The catalog: nodes register under a name and keep their registration by heartbeats.
 
-A registration is a lease, not a connection: a node may register over a socket that it closes
-at once.  One name belongs to one node.  Who registers a name that is taken gets it if it is the
-same node come back (the same connection, or the same address in its entry) or if the holder's lease
-is overdue; otherwise it is refused with that reason.
+A registration is a lease, not a connection: a node may register over a socket that it closes at once, and
+it is still registered after a restart of the broker.  How a lease is kept and how it ends is in `leases`.
+
+One name belongs to one node.  Who registers a name that is taken
+
+- gets it if it is the same node come back: the same connection, or the same ip and port in its entry.  If the
+  holder has another conversation with us, it is asked first, because there may be a second node behind the
+  same address.  If it speaks up before its next beat is overdue, it keeps its name;
+- gets it if the holder is late or gone;
+- is refused otherwise, with the reason and the holder's address.  A node that lives keeps its name.
 
 A node that can be called is also a worker, and the two go together: the lease brings the worker up
 and takes it down, and whatever is heard from the one counts for the other.
@@ -11,49 +17,178 @@ and takes it down, and whatever is heard from the one counts for the other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import TYPE_CHECKING
 
-from polybus.core import requests, workers
-from polybus.core.actions import UNKNOWN_WORKER, Acknowledge, Approve, Deny, Dismiss, Forget
+import msgspec
+
+from polybus.core import events, leases, workers
+from polybus.core.actions import UNKNOWN_WORKER, Acknowledge, Approve, Deny, Dismiss
 from polybus.core.intake import BUILT_IN
-from polybus.core.lifecycle import BEAT, LAPSE, MISS, NodeState, WorkerState
-from polybus.core.model import Node, Worker
+from polybus.core.leases import MISSED_BEATS as MISSED_BEATS
+from polybus.core.leases import Claim, is_mute, worker_of
+from polybus.core.ledger import NodeEntry, Registered
+from polybus.core.model import Node
+from polybus.core.tables import NO_STORE
 
 if TYPE_CHECKING:
-    from polybus.core import events
     from polybus.core.bus import Bus
 
-# A lease ends after this many missed heartbeats (the document says 3 to 5).
-MISSED_BEATS: Final = 4
+# What a registration of an earlier life of the broker comes to; None if nobody speaks its dialect any more.
+Revive = Callable[[NodeEntry], events.Register | None]
 
 
 def on_register(bus: Bus, event: events.Register, now: float) -> None:
-    reasons = list(event.missing)
     held = bus.nodes.get(event.name)
-    if held is not None and not _same_node(held, event) and held.state is NodeState.ALIVE:
-        reasons.append(f"the name {event.name.decode(errors='replace')!r} is taken by a node that is alive")
+    reasons = _why_not(bus, event, held, now)
+    if reasons:
+        _deny(bus, event, reasons, now)
+    elif held is not None and _has_other_conversation(held, event) and leases.is_alive(held, now):
+        until = max(now + leases.ANSWER_S, leases.seen_at(held) + held.heartbeat_s * leases.LATE)
+        bus.catalog.claims[event.name] = Claim(event, now, until)
+        bus.catalog.claims_at = min(bus.catalog.claims_at, now + leases.ANSWER_S)
+        leases.ask_now(bus, held, now)
+    else:
+        _register(bus, event, held, now)
+
+
+def _why_not(bus: Bus, event: events.Register, held: Node | None, now: float) -> list[str]:
+    """Why a registration cannot be taken, all reasons at once."""
+    reasons = list(event.missing)
+    name = event.name.decode(errors="replace")
+    if event.name in bus.catalog.claims:
+        reasons.append(f"somebody else asks for the name {name!r} at this moment; try again later")
+    elif held is not None and not _same_node(held, event) and leases.is_alive(held, now):
+        reasons.append(_taken(held))
     if held is None and len(bus.nodes) >= bus.limits.nodes:
         reasons.append(f"the catalog is full: {bus.limits.nodes} nodes are registered")
     if event.serves is not None and event.name.startswith(BUILT_IN):
-        reasons.append(f"{event.name.decode(errors='replace')} is a service of the broker itself")
+        reasons.append(f"{name} is a service of the broker itself")
     if not reasons and event.serves is not None and bus.service(event.name) is None:
         reasons.append(f"{bus.limits.services} services are known; allowed are no more")
-    if reasons:
-        bus.counters.rejected += 1
-        bus.actions.append(Deny(event.node, event.voice, event.name, tuple(reasons)))
-        bus.observe("denied", now, service=event.name, client=event.node, reason="; ".join(reasons))
+    return reasons
+
+
+def _taken(held: Node) -> str:
+    where = f", at {held.info['ip']}:{held.info.get('port')}" if held.info.get("ip") else ""
+    return f"the name {held.name.decode(errors='replace')!r} is taken by a node that is alive{where}"
+
+
+def _same_node(held: Node, event: events.Register) -> bool:
+    if held.address == event.node:
+        return True
+    here, there = held.info, event.info
+    return bool(here.get("ip")) and (here.get("ip"), here.get("port")) == (there.get("ip"), there.get("port"))
+
+
+def _has_other_conversation(held: Node, event: events.Register) -> bool:
+    worker = worker_of(held)
+    return worker is not None and not worker.endpoint and worker.address != event.node
+
+
+def _deny(bus: Bus, event: events.Register, reasons: list[str], now: float) -> None:
+    bus.counters.rejected += 1
+    bus.actions.append(Deny(event.node, event.voice, event.name, tuple(reasons)))
+    bus.observe("denied", now, service=event.name, client=event.node, reason="; ".join(reasons))
+
+
+def settle_claims(bus: Bus, now: float) -> None:
+    """Decide who gets a name whose holder was asked."""
+    catalog = bus.catalog
+    if now < catalog.claims_at:
         return
+    for name, claim in list(catalog.claims.items()):
+        held = bus.nodes.get(name)
+        if held is not None and worker_of(held) is not None:
+            if leases.seen_at(held) > claim.since:
+                del catalog.claims[name]
+                _deny(bus, claim.event, [_taken(held)], now)
+                continue
+            if now < claim.until:
+                continue
+        _grant(bus, claim, held, now)
+    catalog.claims_at = now + leases.ANSWER_S if catalog.claims else inf
+
+
+def _grant(bus: Bus, claim: Claim, held: Node | None, now: float) -> None:
+    del bus.catalog.claims[claim.event.name]
+    _register(bus, claim.event, held, now)
+
+
+# -- a lease begins -----------------------------------------------------------------------------------
+
+
+def _register(bus: Bus, event: events.Register, held: Node | None, now: float) -> None:
     if held is not None:
-        bus.leases.clear(held)
-        _retire(bus, held, "it registered anew", now)
-    node = Node(
-        event.name, event.info, event.node, event.voice, event.heartbeat_s, now, now, serves=event.serves
-    )
+        leases.retire(bus, held, "it registered anew", now)
+    node = _node(event, now)
+    node.admitted = False
     bus.nodes[event.name] = node
-    _lease(bus, node, now)
-    bus.actions.append(Approve(event.node, event.voice, node))
+    leases.watch(bus, node, now)
+    approval = Approve(event.node, event.voice, node)
+    if bus.store_trouble != NO_STORE:
+        _note(bus, node, now)
+    if bus.store_trouble:
+        _admit(bus, node, approval, now)
+    else:
+        bus.catalog.unwritten.append((bus.batch, node, approval))
+
+
+def _node(event: events.Register, now: float) -> Node:
+    return Node(
+        event.name,
+        event.info,
+        event.node,
+        event.voice,
+        event.heartbeat_s,
+        now,
+        now,
+        serves=event.serves,
+        how=event.how,
+        ip=event.ip,
+        reach=event.reach,
+        quiet=event.quiet,
+    )
+
+
+def _note(bus: Bus, node: Node, now: float) -> None:
+    info = msgspec.json.encode(node.info)
+    since = bus.wall_at(node.registered_at)
+    bus.lines.append(Registered(NodeEntry(node.name, info, node.heartbeat_s, node.how, since)))
+
+
+def admit_written(bus: Bus, number: int, now: float) -> None:
+    """Everything up to this batch is on disk."""
+    unwritten = bus.catalog.unwritten
+    while unwritten and unwritten[0][0] <= number:
+        _, node, approval = unwritten.popleft()
+        if bus.nodes.get(node.name) is node:
+            _admit(bus, node, approval, now)
+
+
+def _admit(bus: Bus, node: Node, approval: Approve, now: float) -> None:
+    node.admitted = True
+    bus.actions.append(approval)
     _serve(bus, node, now)
-    bus.observe("registered", now, service=event.name, client=event.node)
+    bus.observe("node_up", now, service=node.name, client=node.address, reason="it registered")
+
+
+def restore(bus: Bus, entries: Iterable[NodeEntry], revive: Revive, now: float) -> None:
+    """Let the leases of an earlier life go on: every node has the usual time to show itself."""
+    for entry in entries:
+        event = revive(entry)
+        if event is None or entry.name in bus.nodes:
+            continue
+        node = _node(event, now)
+        node.registered_at = entry.registered_at - bus.wall_offset
+        bus.nodes[entry.name] = node
+        leases.watch(bus, node, now)
+        if node.serves is not None and node.serves.endpoint:
+            _serve(bus, node, now)
+
+
+# -- a lease goes on ----------------------------------------------------------------------------------
 
 
 def on_update(bus: Bus, event: events.UpdateNode, now: float) -> None:
@@ -63,13 +198,21 @@ def on_update(bus: Bus, event: events.UpdateNode, now: float) -> None:
         bus.actions.append(Deny(event.node, event.voice, event.name, (reason,)))
         return
     node.info = {**node.info, **event.changes}
+    if event.how is not None:
+        node.how = event.how
+    if event.ip is not None and (event.ip, event.reach) != (node.ip, node.reach):
+        # What it showed was at its old place.
+        leases.drop_line(bus, node, now)
+        node.ip, node.reach, node.pulse_from = event.ip, event.reach, None
     if event.heartbeat_s is not None:
-        bus.leases.clear(node)
-        node.heartbeat_s = event.heartbeat_s
-        _lease(bus, node, now)
+        node.heartbeat_s, node.quiet = event.heartbeat_s, event.quiet
     if event.serves is not None:
         _serve_otherwise(bus, node, event.serves, now)
-    _beat(bus, node, now)
+    leases.beat(bus, node, now)
+    bus.leases.clear(node)
+    leases.watch(bus, node, now)
+    if bus.store_trouble != NO_STORE:
+        _note(bus, node, now)
     bus.actions.append(Acknowledge(event.node, event.voice, event.name))
     bus.observe("updated", now, service=event.name, client=event.node)
 
@@ -79,15 +222,42 @@ def on_beat(bus: Bus, event: events.NodeBeat, now: float) -> None:
     if node is None:
         bus.actions.append(Dismiss(event.node, event.voice, "unknown_node"))
         return
-    if node.serves is not None and _worker(node) is None:
-        if not node.serves.endpoint:
-            # It is there but its conversation was lost, and only it can begin a new one.
-            _forget(bus, node, "its connection was lost", now)
-            bus.actions.append(Dismiss(event.node, event.voice, UNKNOWN_WORKER))
-            return
+    claim = bus.catalog.claims.get(event.name)
+    if claim is not None and claim.event.node == event.node:
+        # It does not have the name yet.
+        return
+    if is_mute(node):
+        # It is there but its conversation was lost, and only it can begin a new one. The lease waits for it.
+        bus.actions.append(Dismiss(event.node, event.voice, UNKNOWN_WORKER))
+        return
+    if node.serves is not None and node.admitted and worker_of(node) is None:
         _serve(bus, node, now)
-    _beat(bus, node, now)
+    leases.beat(bus, node, now)
     bus.actions.append(Acknowledge(event.node, event.voice, event.name))
+
+
+def on_unasked(bus: Bus, event: events.Unasked, now: float) -> None:
+    """A question could not be sent: the conversation is over, or the connection for it was closed."""
+    node = bus.catalog.lines.get(event.peer)
+    if node is not None:
+        # It is made anew with the next question.
+        leases.drop_line(bus, node, now)
+        return
+    worker = bus.workers.get(event.peer)
+    if worker is None:
+        return
+    names = [service.name for service in worker.offers]
+    workers.remove(bus, worker, "it cannot be reached", now)
+    for name in names:
+        node = bus.nodes.get(name)
+        if node is None or node.worker is not worker:
+            continue
+        claim = bus.catalog.claims.get(name)
+        if claim is not None:
+            _grant(bus, claim, node, now)
+        elif is_mute(node):
+            # It may be there all the same, at its own address.
+            leases.ask_now(bus, node, now)
 
 
 def on_left(bus: Bus, event: events.NodeLeft, now: float) -> None:
@@ -95,46 +265,7 @@ def on_left(bus: Bus, event: events.NodeLeft, now: float) -> None:
     for name in names:
         node = bus.nodes.get(name)
         if node is not None:
-            _forget(bus, node, "it left", now)
-
-
-def lapse_due(bus: Bus, now: float) -> None:
-    for node in bus.leases.due(now):
-        silent_s = now - _seen_at(node)
-        if silent_s >= node.heartbeat_s * MISSED_BEATS:
-            _forget(bus, node, f"no heartbeat for {silent_s:.1f} s", now)
-            continue
-        if silent_s >= node.heartbeat_s * 1.5:
-            node.state = MISS[node.state]
-            node.missed += 1
-            bus.observe("node_late", now, service=node.name, client=node.address)
-        elif node.state is NodeState.LATE:
-            node.state = BEAT[node.state]
-        _lease(bus, node, now)
-
-
-def _beat(bus: Bus, node: Node, now: float) -> None:
-    node.seen_at = now
-    node.state = BEAT[node.state]
-    worker = _worker(node)
-    if worker is not None:
-        requests.heard(bus, worker, now)
-
-
-def _seen_at(node: Node) -> float:
-    return node.seen_at if node.worker is None else max(node.seen_at, node.worker.seen_at)
-
-
-def _lease(bus: Bus, node: Node, now: float) -> None:
-    if node.heartbeat_s > 0:
-        ends_at = _seen_at(node) + node.heartbeat_s * MISSED_BEATS
-        bus.leases.set(node, min(now + node.heartbeat_s, ends_at))
-
-
-def _worker(node: Node) -> Worker | None:
-    """The worker that the node is, unless it is gone."""
-    worker = node.worker
-    return None if worker is None or worker.state is WorkerState.GONE else worker
+            leases.forget(bus, node, "it left", now)
 
 
 def _serve(bus: Bus, node: Node, now: float) -> None:
@@ -144,31 +275,11 @@ def _serve(bus: Bus, node: Node, now: float) -> None:
 
 def _serve_otherwise(bus: Bus, node: Node, serves: events.WorkerUp, now: float) -> None:
     node.serves = serves
-    worker = _worker(node)
+    worker = worker_of(node)
     if worker is None or worker.endpoint != serves.endpoint:
-        _retire(bus, node, "it is called in another way now", now)
-        _serve(bus, node, now)
+        if worker is not None:
+            workers.remove(bus, worker, "it is called in another way now", now)
+        if node.admitted:
+            _serve(bus, node, now)
     else:
         worker.heartbeat = serves.heartbeat
-
-
-def _retire(bus: Bus, node: Node, why: str, now: float) -> None:
-    worker = _worker(node)
-    if worker is not None:
-        workers.remove(bus, worker, why, now)
-
-
-def _forget(bus: Bus, node: Node, why: str, now: float) -> None:
-    node.state = LAPSE[node.state]
-    bus.leases.clear(node)
-    del bus.nodes[node.name]
-    bus.actions.append(Forget(node, why))
-    _retire(bus, node, why, now)
-    bus.observe("node_down", now, service=node.name, client=node.address, reason=why)
-
-
-def _same_node(held: Node, event: events.Register) -> bool:
-    if held.address == event.node:
-        return True
-    here, there = held.info, event.info
-    return bool(here.get("ip")) and (here.get("ip"), here.get("port")) == (there.get("ip"), there.get("port"))

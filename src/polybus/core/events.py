@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from polybus.core.model import PLAIN_CALL, Address, Body, Heartbeat, JobOptions, Reason
+from polybus.core.model import PLAIN_CALL, Address, Body, Heartbeat, JobOptions, Reach, Reason
 
 
 class Submit(Struct, frozen=True):
@@ -237,6 +237,11 @@ class Register(Struct, frozen=True):
     missing: tuple[str, ...] = ()
     # The worker that it becomes with its lease, if it can be called.
     serves: WorkerUp | None = None
+    # What `Node` says of these.
+    how: str = ""
+    ip: str = ""
+    reach: Reach | None = None
+    quiet: bool = False
 
 
 class UpdateNode(Struct, frozen=True):
@@ -249,6 +254,11 @@ class UpdateNode(Struct, frozen=True):
     # Its new heartbeat timing and its new way to be called; None means as before.
     heartbeat_s: float | None = None
     serves: WorkerUp | None = None
+    how: str | None = None
+    # Where it is now; only together.
+    ip: str | None = None
+    reach: Reach | None = None
+    quiet: bool = False
 
 
 class NodeBeat(Struct, frozen=True):
@@ -257,6 +267,25 @@ class NodeBeat(Struct, frozen=True):
     node: Address
     voice: Any
     name: bytes
+
+
+class Pulse(Struct, frozen=True):
+    """A datagram says that a node is there; `source` is where it came from, the ip first."""
+
+    name: bytes
+    source: tuple[Any, ...]
+
+
+class Answered(Struct, frozen=True):
+    """Somebody spoke on a connection that was made to ask whether a node is there."""
+
+    peer: Address
+
+
+class Unasked(Struct, frozen=True):
+    """The question whether a node is there did not go out: nobody is at this address any more."""
+
+    peer: Address
 
 
 class NodeLeft(Struct, frozen=True):

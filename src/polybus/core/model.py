@@ -158,6 +158,15 @@ class Heartbeat(Struct, frozen=True):
     when_silent: bool = False
 
 
+class Reach(Struct, frozen=True):
+    """Where a node can be asked whether it is there, without a conversation of its own: the link to dial on
+    with the beginning of the identity, the endpoint, and how it is spoken to."""
+
+    place: Address
+    endpoint: str
+    voice: Any
+
+
 class Node(Struct, eq=False):
     """A registration in the catalog: a lease, not a connection."""
 
@@ -174,3 +183,20 @@ class Node(Struct, eq=False):
     state: NodeState = NodeState.ALIVE
     missed: int = 0
     slot: int = 0
+    # A word of its dialect that says how it is called and spoken to: what a restart must know.
+    how: str = ""
+    # Datagrams are believed to be its own if they come from here; empty: none are.
+    ip: str = ""
+    reach: Reach | None = None
+    # It sends no heartbeats, so it is asked.
+    quiet: bool = False
+    # Whether it was told that it is registered.
+    admitted: bool = True
+    # Where its last datagram came from and when, and when our last one went there.
+    pulse_from: tuple[Any, ...] | None = None
+    pulse_at: float = 0.0
+    pulsed_at: float = 0.0
+    # Since when it has been asked without an answer, when last, and the connection that was made for it.
+    asked_since: float = 0.0
+    asked_at: float = 0.0
+    line: Address | None = None

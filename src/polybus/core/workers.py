@@ -48,7 +48,7 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
                 dispatching.flow(bus, waiting_service, now)
             return None
         offers[service] = _weight(service, weight)
-    address = _dial(bus, event.worker, event.endpoint) if event.endpoint else event.worker
+    address = dial(bus, event.worker, event.endpoint) if event.endpoint else event.worker
     worker = Worker(
         address,
         event.voice,
@@ -61,6 +61,8 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
         forgets_stopped=event.forgets_stopped,
     )
     bus.workers[address] = worker
+    if event.endpoint:
+        bus.dialled_at.setdefault(event.endpoint, {})[worker] = None
     for service, weight in offers.items():
         service.roster.add(worker, weight)
         if bus.bridging is not None:
@@ -185,6 +187,11 @@ def _detach(bus: Bus, worker: Worker, why: str, now: float) -> None:
     worker.state = LEAVE[worker.state]
     del bus.workers[worker.address]
     bus.watches.clear(worker)
+    if worker.endpoint:
+        there = bus.dialled_at[worker.endpoint]
+        del there[worker]
+        if not there:
+            del bus.dialled_at[worker.endpoint]
     if worker.is_scheduler:
         bus.schedulers.remove(worker)
     for service in worker.offers:
@@ -197,7 +204,7 @@ def _detach(bus: Bus, worker: Worker, why: str, now: float) -> None:
 # -- dialling ---------------------------------------------------------------------------------
 
 
-def _dial(bus: Bus, place: Address, endpoint: str) -> Address:
+def dial(bus: Bus, place: Address, endpoint: str) -> Address:
     bus.dialled += 1
     link, name = place
     identity = b"%b#%x" % (name, bus.dialled)
@@ -206,11 +213,16 @@ def _dial(bus: Bus, place: Address, endpoint: str) -> Address:
 
 
 def _hang_up(bus: Bus, worker: Worker, now: float) -> None:
-    """Close the connection to a worker. Whoever still is a worker at this endpoint gets a new one."""
-    bus.actions.append(HangUp(worker.address[1], worker.endpoint))
-    for other in list(bus.workers.values()):
+    """Close the connection to a worker."""
+    hang_up(bus, worker.address[1], worker.endpoint, now)
+
+
+def hang_up(bus: Bus, identity: bytes, endpoint: str, now: float) -> None:
+    """Close a connection that was dialled. Whoever still is a worker at this endpoint gets a new one."""
+    bus.actions.append(HangUp(identity, endpoint))
+    for other in list(bus.dialled_at.get(endpoint, ())):
         # Hanging up closes all connections to the endpoint, and one process may have several names.
-        if other.endpoint == worker.endpoint:
+        if other.state is not WorkerState.GONE:
             _redial(bus, other, now)
 
 

@@ -54,7 +54,7 @@ MAX_IDENTITY_NAME: Final = 200
 
 
 class How(Struct, frozen=True):
-    """How a node registered: in the original's form or the document's, how it is called, how it writes times."""
+    """How a node registered: in the original's form or not, how it is called, how it writes the time."""
 
     is_original: bool
     transport: str
@@ -260,7 +260,8 @@ class Dbp:
         try:
             how = How.read(entry.how)
             info = read_info(
-                msgspec.json.encode({**msgspec.json.decode(entry.info), "name": entry.name.decode()}), how.form
+                msgspec.json.encode({**msgspec.json.decode(entry.info), "name": entry.name.decode()}),
+                how.form,
             )
         except (ValueError, RemoteProtocolError):
             # A later version may write what this one does not know.
@@ -316,7 +317,9 @@ class Dbp:
         reach = self._reach(info, how)
         if reach is None:
             return None
-        return events.WorkerUp(reach.place, reach.voice, ((info.name, 0),), UNWATCHED, endpoint=reach.endpoint)
+        return events.WorkerUp(
+            reach.place, reach.voice, ((info.name, 0),), UNWATCHED, endpoint=reach.endpoint
+        )
 
     def _reach(self, info: NodeInfo, how: How) -> Reach | None:
         """Where a node is asked that has no conversation, or called at its own address."""

@@ -23,6 +23,8 @@ ERROR: Final = "Error"
 # The two ways to be called, as a registration may name them in its field "transport".
 OWN_ADDRESS: Final = "req"
 THIS_SOCKET: Final = "dealer"
+# And not to be called at all, only listed: a node that publishes, or that its clients call themselves.
+NOWHERE: Final = "none"
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -53,6 +55,13 @@ def is_address(ip: str) -> bool:
     return True
 
 
+def source_of(info: NodeInfo) -> str:
+    """The ip that its datagrams come from, as the system writes it; empty if it gave a host name or none."""
+    if info.ip is None or not is_address(info.ip):
+        return ""
+    return str(ip_address(LOOPBACK if info.ip == "localhost" else info.ip))
+
+
 def lacks(info: NodeInfo) -> tuple[str, ...]:
     """Why a registration cannot be taken, all reasons at once."""
     reasons = []
@@ -61,8 +70,8 @@ def lacks(info: NodeInfo) -> tuple[str, ...]:
         reasons += [f"{field} is missing" for field in info.missing]
     if info.name == ERROR.encode():
         reasons.append(f"the name {ERROR!r} stands for mistakes; choose another")
-    if transport_of(info) not in (OWN_ADDRESS, THIS_SOCKET):
-        reasons.append(f"transport must be {OWN_ADDRESS!r} or {THIS_SOCKET!r}")
+    if transport_of(info) not in (OWN_ADDRESS, THIS_SOCKET, NOWHERE):
+        reasons.append(f"transport must be {OWN_ADDRESS!r}, {THIS_SOCKET!r} or {NOWHERE!r}")
     if transport_of(info) == OWN_ADDRESS and info.ip is not None and not is_address(info.ip):
         reasons.append("ip must be an address, not a host name: the broker calls the service there")
     return tuple(reasons)

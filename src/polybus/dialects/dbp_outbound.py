@@ -33,6 +33,9 @@ class OutboundEar:
 
     def receive(self, link: int, frames: Message, now: float) -> None:
         address = (link, bytes(frames[0]))
+        if address in self._bus.catalog.lines:
+            self._answered(address, frames, now)
+            return
         # The service sees an empty frame before our command, and keeps it.
         at = 2 if len(frames) > 2 and not len(frames[1]) else 1
         try:
@@ -43,6 +46,11 @@ class OutboundEar:
             if worker is not None and worker.inflight:
                 detail = f"the service answered what cannot be read: {error}"
                 self._bus.handle(events.Failure(address, b"", detail, []), now)
+
+    def _answered(self, address: Address, frames: Message, now: float) -> None:
+        """Whatever it says, it is there; unless it says that it is not the one we look for."""
+        if wire.DISCONNECT not in frames[1:3]:
+            self._bus.handle(events.Answered(address), now)
 
     def _hear(self, address: Address, frames: Message, at: int, now: float) -> None:
         bus = self._bus

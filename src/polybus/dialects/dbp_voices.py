@@ -7,9 +7,10 @@ whoever serves gets its calls one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from polybus.core.actions import Acknowledge, Answer, Approve, Beat, Deny, Dismiss, Refuse
+from polybus.core.actions import Acknowledge, Answer, Approve, Ask, Beat, Deny, Dismiss, Refuse
 from polybus.core.model import Address, Request, Worker
 from polybus.dialects.crossing import error_body, single_frame
 from polybus.dialects.port import Message, Voice
@@ -25,8 +26,18 @@ class NodeVoice(Voice):
 
     dialect = "dbp"
 
-    def __init__(self, lead: Message, form: TimeForm, denied: bytes, broker: bytes, wall: Wall) -> None:
+    def __init__(
+        self,
+        lead: Message,
+        form: TimeForm,
+        denied: bytes,
+        broker: bytes,
+        wall: Wall,
+        agreed: Mapping[str, Any],
+    ) -> None:
+        """`agreed` is what a node that sends heartbeats is told about them beside their timing."""
         self._lead = lead
+        self._agreed = agreed
         self._form = form
         self._denied = denied
         self._broker = broker
@@ -64,7 +75,9 @@ class NodeVoice(Voice):
     def approve(self, action: Approve) -> Message:
         # The heartbeat timing is agreed by repeating it.
         heartbeat_s = action.entry.heartbeat_s
-        config = {"heartbeat_s": heartbeat_s} if heartbeat_s else {}
+        config: Mapping[str, Any] = {}
+        if heartbeat_s and not action.entry.quiet:
+            config = {"heartbeat_s": heartbeat_s, **self._agreed}
         return [action.node[1], *self._lead, *wire.write_approved(config, self._wall(), self._form)]
 
     def deny(self, action: Deny) -> Message:
@@ -74,13 +87,24 @@ class NodeVoice(Voice):
     def acknowledge(self, action: Acknowledge) -> Message:
         return [action.node[1], *self._lead, *wire.write_acknowledge(self._wall(), self._form)]
 
+    def ask(self, action: Ask) -> Message:
+        # A heartbeat asks for one.
+        tail = wire.write_heartbeat(self._broker, self._wall(), self._form)
+        return [action.peer[1], *self._lead, *tail]
+
 
 class DialledVoice(NodeVoice):
-    """A service that we call at its own address. It knows calls; the original would take any other command
-    for a mistake and answer that, so nothing else is sent there."""
+    """A service that we call at its own address. It knows calls, and the word by which it is asked; the
+    original would take any other command for a mistake and answer that, so nothing else is sent there."""
 
-    def __init__(self, form: TimeForm, broker: bytes, wall: Wall) -> None:
-        super().__init__([EMPTY], form, wire.DENIED, broker, wall)
+    def __init__(self, form: TimeForm, broker: bytes, wall: Wall, is_original: bool) -> None:
+        super().__init__([EMPTY], form, wire.DENIED, broker, wall, {})
+        self._is_original = is_original
+
+    def ask(self, action: Ask) -> Message:
+        if not self._is_original:
+            return super().ask(action)
+        return [action.peer[1], *self._lead, wire.PING, write_time(self._wall(), self._form), EMPTY]
 
     def beat(self, action: Beat) -> None:
         return None

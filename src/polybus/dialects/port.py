@@ -23,6 +23,7 @@ from polybus.core.actions import (
     Acknowledge,
     Answer,
     Approve,
+    Ask,
     Beat,
     Deny,
     Dismiss,
@@ -82,6 +83,9 @@ class Voice:
         return None
 
     def acknowledge(self, action: Acknowledge) -> Message | None:
+        return None
+
+    def ask(self, action: Ask) -> Message | None:
         return None
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from polybus.config import Settings, endpoint
 from polybus.core.bus import Bus
+from polybus.core.catalog import Revive
 from polybus.dialects.dbp import Dbp
 from polybus.dialects.ebus import Ebus
 from polybus.dialects.emqp import Emqp
@@ -48,6 +49,9 @@ class Assembly(Struct):
     served_by_libzmq: list[tuple[int, Publication]] = field(default_factory=list)
     # How clients are answered, by names that mean the same after a restart.
     voices: dict[str, Any] = field(default_factory=dict)
+    # What becomes of registrations of an earlier life; and what nodes are told about heartbeats.
+    revive: Revive = lambda entry: None
+    agreed: dict[str, Any] = field(default_factory=dict)
 
 
 def open_links(
@@ -117,6 +121,9 @@ def open_links(
             link = add(zmq.XPUB, name, SubscribeEar(bus, dialect))
             if link is not None:
                 assembly.served_by_libzmq.append((link.number, publication))
+    if endpoint(settings, "dbp.port") is not None:
+        assembly.revive = dbp.revive
+    assembly.agreed = dbp.agreed
     endpoints = {link.name: link.endpoint for link in links if link.endpoint}
     dbp.about = lambda: {"name": settings.broker.name, "function": "broker", "endpoints": endpoints}
     return assembly
@@ -141,6 +148,11 @@ def _dialects(bus: Bus, settings: Settings, wall: Callable[[], float], outbound_
         "mdp2": Mdp2(bus, *beats),
         "mdr": Mdr(bus, *beats, majordomo.client_tag.encode(), majordomo.worker_tag.encode()),
         "dbp": Dbp(
-            bus, wall, strict=dbp.strict, outbound_link=outbound_link, broker=settings.broker.name.encode()
+            bus,
+            wall,
+            strict=dbp.strict,
+            outbound_link=outbound_link,
+            default_heartbeat_s=dbp.heartbeat_s,
+            broker=settings.broker.name.encode(),
         ),
     }

@@ -56,6 +56,7 @@ class Outbox:
             act.Deny: self._deny,
             act.Acknowledge: self._acknowledge,
             act.Say: self._say,
+            act.Ask: self._ask,
         }
 
     def hear(
@@ -142,6 +143,9 @@ class Outbox:
             case act.Beat(worker) | act.Stop(worker, _) | act.Reschedule(worker, _):
                 if gone:
                     self._bus.handle(events.WorkerGone(worker.address, why), now)
+            case act.Ask(peer):
+                if gone:
+                    self._bus.handle(events.Unasked(peer), now)
             case act.Answer() | act.Refuse() | act.Stream() | act.Accept():
                 self._bus.handle(events.AnswerLost(action.client, action.request_id, why), now)
             case act.Fanout():
@@ -194,6 +198,9 @@ class Outbox:
 
     def _acknowledge(self, action: act.Acknowledge) -> None:
         self.put(action.node[0], action.voice.acknowledge(action), action)
+
+    def _ask(self, action: act.Ask) -> None:
+        self.put(action.peer[0], action.voice.ask(action), action)
 
     def _say(self, action: act.Say) -> None:
         self.put(action.peer[0], action.frames, action)

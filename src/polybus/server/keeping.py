@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from polybus.config import Settings
-from polybus.core import events
+from polybus.core import catalog, events
 from polybus.core.bus import Bus
+from polybus.core.catalog import Revive
 from polybus.core.model import QueuePolicy, Retrying
 from polybus.core.restoring import restore
 from polybus.core.tables import DESK
@@ -55,6 +56,7 @@ class Keeping:
         )
         kept = settings.logs
         self._bus.logs.change(kept.count, kept.bytes, kept.age_s, kept.warnings_age_s)
+        self._bus.catalog.missed_beats = settings.dbp.liveness
         self._bus.book.timezone = jobs.timezone
         self._bus.book.missed = jobs.missed
         self._bus.change_policies(
@@ -74,7 +76,9 @@ class Keeping:
             ]
         )
 
-    def begin(self, links: dict[int, str], voices: dict[str, Any], now: float) -> None:
+    def begin(
+        self, links: dict[int, str], voices: dict[str, Any], now: float, revive: Revive = lambda entry: None
+    ) -> None:
         """Fill the bus with what was there, now that it is known who can be spoken to."""
         bus = self._bus
         bus.link_names = {**links, DESK[0]: "jobs"}
@@ -83,6 +87,7 @@ class Keeping:
             bus.store_trouble = ""
             restore(bus, self._contents, Voice(), now)
             bus.last.restore(self._contents.values)
+            catalog.restore(bus, self._contents.nodes, revive, now)
             del self._contents
             self._scribe.start()
 

@@ -236,4 +236,5 @@ def _as_lines(entries: dict[str, list[Any]]) -> list[Line]:
         *(ledger.Ran(run) for run in entries["run"]),
         *(ledger.Grouped(group.key, group.state) for group in entries["grouping"]),
         *entries["last_value"],
+        *(ledger.Registered(entry) for entry in entries["node"]),
     ]

@@ -237,16 +237,56 @@ def test_a_node_whose_conversation_was_lost_has_to_register_again() -> None:
     stage.nothing()
     beat(stage)
     assert stage.one(act.Dismiss).reason == act.UNKNOWN_WORKER
-    assert not stage.bus.nodes
+    assert b"n" in stage.bus.nodes, "the lease waits for it"
+    register(stage, at="again", serves=serving(at="again"))
+    assert stage.one(act.Approve).node == node("again")
+    assert set(stage.bus.workers) == {worker("again")}
 
 
-def test_registering_anew_begins_a_new_conversation() -> None:
+# -- a name that two want -----------------------------------------------------------------------------
+
+
+def test_a_node_that_comes_back_is_served_as_soon_as_its_old_conversation_is_known_to_be_lost() -> None:
     stage = Stage()
     register(stage, at="old", serves=serving(at="old"))
     stage.submit("c", "1", "n")
     stage.nothing()
     register(stage, at="new", serves=serving(at="new"))
+    assert stage.one(act.Ask).peer == node("old"), "it may be a second node behind the same address"
+    assert not stage.actions(act.Approve)
+    stage.do(events.Unasked(node("old")))
+    assert stage.one(act.Approve).node == node("new")
     assert stage.delivered() == [("new", "1")]
+    assert set(stage.bus.workers) == {worker("new")}
+    assert not stage.bus.catalog.claims
+
+
+def test_a_holder_that_speaks_up_keeps_its_name() -> None:
+    stage = Stage()
+    register(stage, at="old", serves=serving(at="old"))
+    register(stage, at="new", serves=serving(at="new"))
+    # What the newcomer says in the meantime is not the holder's.
+    beat(stage, at="new")
+    stage.wait(0.1)
+    stage.do(events.Heard(node("old"), "old"))
+    stage.wait(0.3)
+    (reason,) = stage.one(act.Deny).reasons
+    assert reason == "the name 'n' is taken by a node that is alive, at 10.0.0.1:1"
+    assert set(stage.bus.workers) == {worker("old")}
+    register(stage, at="new", serves=serving(at="new"))
+    register(stage, at="third", serves=serving(at="third"))
+    assert "at this moment" in stage.one(act.Deny).reasons[0]
+
+
+def test_a_holder_that_says_nothing_until_it_is_late_loses_its_name() -> None:
+    stage = Stage()
+    register(stage, at="old", serves=serving(at="old"))
+    stage.nothing()
+    register(stage, at="new", serves=serving(at="new"))
+    stage.wait(1.4)
+    assert not stage.actions(act.Approve)
+    stage.wait(0.5)
+    assert stage.one(act.Approve).node == node("new")
     assert set(stage.bus.workers) == {worker("new")}
 
 

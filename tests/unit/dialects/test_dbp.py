@@ -183,7 +183,7 @@ def test_a_registration_is_approved_with_the_agreed_timing(net: Network, time: b
     info = {"name": "Gondor", "ip": "10.0.0.7", "port": 5247, "function": "f", "heartbeat": 2.5}
     command, when, config = net.register(b"s", time, **info)
     assert (command, when) == (b"OwO", time)
-    assert json.loads(config) == {"heartbeat_s": 2.5}
+    assert json.loads(config) == {"heartbeat_s": 2.5, "liveness": 4}
     # What is agreed with the original is nothing, and it wants a third frame.
     net.original(b"r", "Rohan")
     net.say(b"r", b"UwU", b'{"name":"Rohan","interfaces":{"router":{"ip":"127.0.0.1","port":5247}}}')
@@ -208,7 +208,7 @@ def test_all_reasons_are_told_at_once(net: Network) -> None:
     answer = net.register(b"s", name="Gondor", ip="no such/host", port=0)
     assert len(answer) == 4
     answer = net.register(b"s", name="a", transport="owl", ip="h", port=1, function="", heartbeat=1)
-    assert answer[2:] == [b"transport must be 'req' or 'dealer'"]
+    assert answer[2:] == [b"transport must be 'req', 'dealer' or 'none'"]
 
 
 @pytest.mark.conforms("DBP-11")
@@ -253,6 +253,7 @@ def test_a_restarted_service_gets_its_name_back_and_its_calls_anew(net: Network)
     net.serve(b"s1", "Gondor")
     net.say(b"c", b"u_U", b"Gondor", b"x")
     info = {"ip": "10.0.0.7", "port": 5247, "function": "the same place", "heartbeat": 1}
+    net.gone.add((DBP, b"s1"))
     net.say(b"s2", b"UwU", json.dumps({"name": "Gondor", **info}).encode())
     assert [message[3:] for message in net.replies(b"s2")] == [[], [b"x"]]
     assert net.bus.nodes[b"Gondor"].worker is net.bus.workers[DBP, b"s2"]

@@ -13,7 +13,7 @@ from polybus.errors import ConfigError
 from polybus.server.links import bind, make_socket
 
 # Settings that do not take any number or text.
-NARROW = {"jitter": "0.5", "timezone": "Europe/Berlin", "missed": "skip"}
+NARROW = {"jitter": "0.5", "timezone": "Europe/Berlin", "missed": "skip", "liveness": "3"}
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -187,12 +187,14 @@ def test_a_dialect_that_is_off_has_no_ports() -> None:
 def test_the_host_holds_for_all_ports() -> None:
     settings = config.load(None, {"broker.host": "0.0.0.0"}, {})
     for name in config.PORTS:
-        assert str(config.endpoint(settings, name)).startswith("tcp://0.0.0.0:")
+        kind = "udp" if name == "dbp.udp" else "tcp"
+        assert str(config.endpoint(settings, name)).startswith(f"{kind}://0.0.0.0:")
 
 
 def test_free_ports_for_all() -> None:
     settings = config.load(None, config.any_free_ports(), {})
-    assert {config.endpoint(settings, name) for name in config.PORTS} == {"tcp://127.0.0.1:*"}
+    places = {config.endpoint(settings, name) for name in config.PORTS}
+    assert places == {"tcp://127.0.0.1:*", "udp://127.0.0.1:*"}
 
 
 def test_whoever_takes_free_ports_announces_nothing() -> None:

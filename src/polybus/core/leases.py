@@ -1,0 +1,327 @@
+"""How long a node stays in the catalog: its heartbeats, our questions, and the end of its lease.
+
+A node shows itself by datagrams, by heartbeats over TCP, or by anything else that it says.  When one beat is
+missing it is late, and we ask it over TCP: in its own conversation, or at the address that it registered.  An
+answer makes it live.  Asked again and again without an answer it is gone, after as many missed beats as the
+setting says, and never before it had the time to answer.  (So a stalled broker, or a network that drops
+datagrams, costs nobody the lease.)
+
+Our own datagrams go only to a node that has shown itself by one, from the ip that it registered: back to
+where it came from, at the agreed timing, and only as long as datagrams come from there.  So nobody can have us send
+anything to third parties, and what we send is never more than what came in, but for a few beats at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from polybus.core import requests, workers
+from polybus.core.actions import Approve, Ask, Beckon, Forget
+from polybus.core.ledger import Deregistered
+from polybus.core.lifecycle import BEAT, LAPSE, MISS, NodeState, WorkerState
+from polybus.core.model import Address, Node, Worker
+from polybus.core.tables import NO_STORE
+
+if TYPE_CHECKING:
+    from polybus.core import events
+    from polybus.core.bus import Bus
+
+# A lease ends after this many missed heartbeats (the document says 3 to 5).
+MISSED_BEATS: Final = 4
+# After so many intervals of silence a beat is missing: half an interval is for the way.
+LATE: Final = 1.5
+# The time that a node has to answer at least, and how soon an answer is noticed.
+ANSWER_S: Final = 0.25
+# Who asks for more datagrams than this gets fewer: what we send stays bounded, whatever is registered.
+FASTEST_BEAT_S: Final = 0.1
+
+
+class Claim(Struct):
+    """Somebody wants a name whose holder has been asked whether it is there."""
+
+    event: events.Register
+    since: float
+    until: float
+
+
+class Catalog:
+    """What the catalog has beside its nodes (`bus.nodes`) and their timers (`bus.leases`)."""
+
+    def __init__(self) -> None:
+        self.missed_beats = MISSED_BEATS
+        # Nodes by the connection that was made to ask them, and how many such connections an endpoint has.
+        self.lines: dict[Address, Node] = {}
+        self.lines_at: Counter[str] = Counter()
+        self.claims: dict[bytes, Claim] = {}
+        # When the next claim must be decided.
+        self.claims_at = inf
+        # Registrations that are being written down: number of the batch, and what is said then.
+        self.unwritten: deque[tuple[int, Node, Approve]] = deque()
+        # Datagrams that kept a lease, and others; beats that we sent; questions over TCP; leases that ended.
+        self.pulses = 0
+        self.strays = 0
+        self.beckons = 0
+        self.asked = 0
+        self.lapsed = 0
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "node_datagrams": self.pulses,
+            "node_datagrams_refused": self.strays,
+            "node_datagrams_sent": self.beckons,
+            "nodes_asked": self.asked,
+            "nodes_lapsed": self.lapsed,
+        }
+
+
+# -- signs of life ------------------------------------------------------------------------------------
+
+
+def on_pulse(bus: Bus, event: events.Pulse, now: float) -> None:
+    node = bus.nodes.get(event.name)
+    source = event.source
+    if node is None or source[0] != node.ip:
+        # Nothing is answered: the sender may be anybody.
+        bus.catalog.strays += 1
+        return
+    bus.catalog.pulses += 1
+    node.pulse_at = now
+    if node.pulse_from != source:
+        node.pulse_from = source
+        if node.heartbeat_s > 0 and now - node.pulsed_at >= _beckon_every_s(node):
+            # It has just shown where it is: our first beat need not wait.
+            bus.leases.clear(node)
+            bus.leases.set(node, now)
+    beat(bus, node, now)
+
+
+def on_answered(bus: Bus, event: events.Answered, now: float) -> None:
+    node = bus.catalog.lines.get(event.peer)
+    if node is None:
+        return
+    beat(bus, node, now)
+    reach = node.reach
+    if is_mute(node) and node.serves is not None and reach is not None:
+        # It registered on a socket that it closed, but is there at its own address: it is called there.
+        serves = node.serves
+        node.serves = type(serves)(
+            reach.place, reach.voice, serves.offers, type(serves.heartbeat)(0.0), endpoint=reach.endpoint
+        )
+        drop_line(bus, node, now)
+        node.worker = workers.bring_up(bus, node.serves, now)
+
+
+def beat(bus: Bus, node: Node, now: float) -> None:
+    """It is there."""
+    node.seen_at = now
+    if node.state is not NodeState.ALIVE or node.asked_since:
+        _revive(bus, node, now)
+    worker = worker_of(node)
+    if worker is not None:
+        requests.heard(bus, worker, now)
+
+
+def _revive(bus: Bus, node: Node, now: float) -> None:
+    if node.asked_since and not is_mute(node):
+        node.asked_since = 0.0
+    if node.state is NodeState.LATE:
+        node.state = BEAT[node.state]
+        bus.observe("node_up", now, service=node.name, client=node.address, reason="it is heard again")
+
+
+def seen_at(node: Node) -> float:
+    worker = node.worker
+    # A worker that was only made has not been heard.
+    if worker is None or worker.seen_at <= worker.since:
+        return node.seen_at
+    return max(node.seen_at, worker.seen_at)
+
+
+def is_alive(node: Node, now: float) -> bool:
+    """Whether no beat of it is missing."""
+    return node.state is NodeState.ALIVE or now - seen_at(node) < node.heartbeat_s * LATE
+
+
+def worker_of(node: Node) -> Worker | None:
+    """The worker that the node is, unless it is gone."""
+    worker = node.worker
+    return None if worker is None or worker.state is WorkerState.GONE else worker
+
+
+def is_mute(node: Node) -> bool:
+    """Whether it is to be called in a conversation that is lost: only the node can begin a new one."""
+    serves = node.serves
+    return serves is not None and not serves.endpoint and node.admitted and worker_of(node) is None
+
+
+# -- watching -----------------------------------------------------------------------------------------
+
+
+def watch(bus: Bus, node: Node, now: float) -> None:
+    """Begin to look at it."""
+    if node.heartbeat_s > 0:
+        bus.leases.set(node, now + node.heartbeat_s * (1.0 if node.quiet else LATE))
+
+
+def look_due(bus: Bus, now: float) -> None:
+    for node in bus.leases.due(now):
+        _look(bus, node, now)
+
+
+def _look(bus: Bus, node: Node, now: float) -> None:
+    every_s = node.heartbeat_s
+    heard_at = seen_at(node)
+    silent_s = now - heard_at
+    look_at = heard_at + every_s * LATE
+    if silent_s < every_s * LATE:
+        _revive(bus, node, now)
+        if node.line is not None and not is_mute(node) and node.pulse_at >= node.asked_at:
+            drop_line(bus, node, now)
+        if node.quiet:
+            look_at = _ask_the_quiet(bus, node, heard_at, now)
+        elif is_mute(node):
+            look_at = min(look_at, _ask_again(bus, node, now))
+    else:
+        ends_at = heard_at + every_s * bus.catalog.missed_beats
+        if now >= ends_at and (not node.asked_since or now - node.asked_since >= ANSWER_S):
+            asked = node.asked_since > 0
+            if asked or not _ask(bus, node, now):
+                words = " and no answer" if asked else ""
+                bus.catalog.lapsed += 1
+                forget(bus, node, f"no heartbeat for {silent_s:.1f} s{words}", now)
+                return
+        if node.state is NodeState.ALIVE:
+            node.state = MISS[node.state]
+            node.missed += 1
+            bus.observe(
+                "node_late",
+                now,
+                service=node.name,
+                client=node.address,
+                reason=f"no heartbeat for {silent_s:.1f} s",
+            )
+        again_at = _ask_again(bus, node, now)
+        answered_at = node.asked_at + ANSWER_S
+        look_at = min(at for at in (again_at, ends_at, answered_at) if at > now)
+    if node.pulse_from is not None:
+        look_at = min(look_at, _beckon(bus, node, now))
+    bus.leases.set(node, max(look_at, now))
+
+
+def _ask_the_quiet(bus: Bus, node: Node, heard_at: float, now: float) -> float:
+    """A node that sends no beats is asked before it is late. When to look again."""
+    worker = worker_of(node)
+    if now - heard_at < node.heartbeat_s:
+        return heard_at + node.heartbeat_s
+    if worker is None or not worker.inflight:
+        # While it works it is left alone.
+        _ask_again(bus, node, now)
+    return heard_at + node.heartbeat_s * LATE
+
+
+def _ask_again(bus: Bus, node: Node, now: float) -> float:
+    """Ask, unless that was done within the interval. When to ask again."""
+    if now - node.asked_at >= node.heartbeat_s:
+        _ask(bus, node, now)
+    return max(node.asked_at, now - node.heartbeat_s) + node.heartbeat_s
+
+
+def _ask(bus: Bus, node: Node, now: float) -> bool:
+    """Ask a node over TCP whether it is there. False if there is no way."""
+    node.asked_at = now
+    worker = worker_of(node)
+    if worker is not None:
+        peer, voice = worker.address, worker.voice
+    elif node.reach is not None:
+        if node.line is None:
+            node.line = workers.dial(bus, node.reach.place, node.reach.endpoint)
+            bus.catalog.lines[node.line] = node
+            bus.catalog.lines_at[node.reach.endpoint] += 1
+        peer, voice = node.line, node.reach.voice
+    else:
+        return False
+    if not node.asked_since:
+        node.asked_since = now
+    bus.catalog.asked += 1
+    bus.actions.append(Ask(peer, voice, node.name))
+    bus.observe("node_asked", now, service=node.name, client=peer)
+    return True
+
+
+def ask_now(bus: Bus, node: Node, now: float) -> None:
+    """Ask, because somebody wants to know."""
+    _ask(bus, node, now)
+    bus.leases.clear(node)
+    if node.heartbeat_s > 0:
+        bus.leases.set(node, now + ANSWER_S)
+
+
+def drop_line(bus: Bus, node: Node, now: float) -> None:
+    """Close the connection that was made to ask it."""
+    line, node.line = node.line, None
+    if line is None or node.reach is None:
+        return
+    endpoint, lines_at = node.reach.endpoint, bus.catalog.lines_at
+    del bus.catalog.lines[line]
+    lines_at[endpoint] -= 1
+    if not lines_at[endpoint]:
+        del lines_at[endpoint]
+        # Hanging up closes all connections to an endpoint, so the last one does it.
+        if endpoint not in bus.dialled_at:
+            workers.hang_up(bus, line[1], endpoint, now)
+
+
+# -- our own datagrams --------------------------------------------------------------------------------
+
+
+def _beckon_every_s(node: Node) -> float:
+    return max(node.heartbeat_s, FASTEST_BEAT_S)
+
+
+def _beckon(bus: Bus, node: Node, now: float) -> float:
+    """Send a datagram if one is due. When the next one is."""
+    every_s = _beckon_every_s(node)
+    if now - node.pulse_at > every_s * bus.catalog.missed_beats:
+        # None came from there for long.
+        node.pulse_from = None
+        return inf
+    if now - node.pulsed_at < every_s:
+        return node.pulsed_at + every_s
+    # One that leaves a little late does not put off those after it.
+    node.pulsed_at = node.pulsed_at + every_s if now - node.pulsed_at < 2 * every_s else now
+    ended = is_mute(node) and (
+        node.reach is None or (node.asked_since > 0 and now - node.asked_since >= max(ANSWER_S, every_s))
+    )
+    bus.catalog.beckons += 1
+    bus.actions.append(Beckon(node.pulse_from or (), ended))
+    worker = worker_of(node)
+    if worker is not None:
+        # It need not be told over TCP as well.
+        worker.spoken_at = now
+    return node.pulsed_at + every_s
+
+
+# -- the end ------------------------------------------------------------------------------------------
+
+
+def retire(bus: Bus, node: Node, why: str, now: float) -> None:
+    """End what the broker has with a node: the worker that it is, and the connection to ask it."""
+    bus.leases.clear(node)
+    drop_line(bus, node, now)
+    worker = worker_of(node)
+    if worker is not None:
+        workers.remove(bus, worker, why, now)
+
+
+def forget(bus: Bus, node: Node, why: str, now: float) -> None:
+    node.state = LAPSE[node.state]
+    del bus.nodes[node.name]
+    if bus.store_trouble != NO_STORE:
+        bus.lines.append(Deregistered(node.name))
+    bus.actions.append(Forget(node, why))
+    retire(bus, node, why, now)
+    bus.observe("node_down", now, service=node.name, client=node.address, reason=why)
