@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from polybus.cli import discover, jobs, operate, schedule, scheduler, start, talk, topics, worker
+from polybus.cli import discover, jobs, logs, operate, schedule, scheduler, start, talk, top, topics, worker
 from polybus.cli.bridges import BRIDGES_EXAMPLES, bridges
 from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK, WrongUse, examples
 from polybus.errors import PolybusError
@@ -73,6 +73,8 @@ for panel, name, command, epilog in (
     (LOOK, "subscribers", topics.subscribers, topics.SUBSCRIBERS_EXAMPLES),
     (LOOK, "last", topics.last, topics.LAST_EXAMPLES),
     (LOOK, "tap", operate.tap, operate.TAP_EXAMPLES),
+    (LOOK, "top", top.top, top.TOP_EXAMPLES),
+    (LOOK, "logs", logs.logs, logs.LOGS_EXAMPLES),
     (ACT, "cancel", operate.cancel, operate.CANCEL_EXAMPLES),
     (ACT, "drain", operate.drain, operate.DRAIN_EXAMPLES),
 ):

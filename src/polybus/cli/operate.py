@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from polybus.cli.options import Admin, DataDir, Json, examples
-from polybus.cli.rows import NOTHING, Cell, Row, ask, field, show, span
+from polybus.cli.rows import NOTHING, Cell, Row, ask, field, percent, show, span
 
 STATUS_EXAMPLES = examples("polybus status", "polybus status --json")
 
@@ -37,13 +37,16 @@ def services(admin: Admin = None, data_dir: DataDir = None, json_: Json = False)
     """List the services that are offered or asked for, with their workers and what waits for them."""
     columns: dict[str, Cell] = {
         "service": field("service"),
+        "state": field("state"),
         ">workers": field("workers"),
         "dialects": lambda row: ", ".join(row["dialects"]),
         "via": lambda row: " › ".join(row["via"]) or NOTHING,
-        ">free slots": field("free_slots"),
+        ">up": span("up_s"),
+        ">load": percent("load"),
         ">queued": field("queued"),
         ">oldest": span("oldest_queued_s"),
         ">in flight": field("in_flight"),
+        ">done/s": field("rate_per_s"),
         ">accepted": field("accepted"),
         ">answered": field("answered"),
         ">failed": field("failed"),
@@ -61,12 +64,14 @@ def workers(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) 
         "worker": field("worker"),
         "dialect": field("dialect"),
         "services": lambda row: ", ".join(row["services"]) or row["role"],
-        "state": field("state"),
+        "state": lambda row: "late" if row["late"] else row["state"],
+        ">load": percent("load"),
         ">free slots": field("free_slots"),
         ">in flight": field("in_flight"),
         ">done": field("done"),
         ">up": span("up_s"),
         ">silent": span("silent_s"),
+        ">missed": field("missed_beats"),
     }
     show(ask(admin, data_dir, "workers"), json_, columns, "No workers are connected.")
 
@@ -147,6 +152,9 @@ def nodes(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) ->
     columns: dict[str, Cell] = {
         "node": field("node"),
         "state": field("state"),
+        "address": field("address"),
+        ">load": percent("load"),
+        ">done": field("done"),
         ">beats every": span("heartbeat_s"),
         ">up": span("up_s"),
         ">silent": span("silent_s"),
@@ -165,7 +173,9 @@ def tap(
     what: Annotated[
         str, typer.Option("--what", help="Only this: accepted, dispatched, replied, failed, published, …")
     ] = "",
-    bodies: Annotated[bool, typer.Option("--bodies", help="Show the bodies, too (up to 1 KiB).")] = False,
+    bodies: Annotated[
+        bool, typer.Option("--bodies", help="Show the bodies, too (up to 1 KiB), if monitor.tap allows it.")
+    ] = False,
     count: Annotated[
         int, typer.Option("--count", min=0, help="Stop after so many; 0 goes on until Ctrl-C.")
     ] = 0,

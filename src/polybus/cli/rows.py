@@ -53,6 +53,10 @@ def span(name: str) -> Cell:
     return lambda row: write(row[name])
 
 
+def percent(name: str) -> Cell:
+    return lambda row: NOTHING if row[name] is None else f"{row[name] * 100:.0f}%"
+
+
 def moment(name: str) -> Cell:
     from polybus.cli.output import moment as write
 

@@ -252,7 +252,7 @@ def message_of(record: LogRecord) -> str:
 def view(record: LogRecord, wall_offset: float) -> dict[str, Any]:
     """A record for people and programs; whatever came in, these fields have these types."""
     fields = _fields(record.text)
-    received_at = round(record.kept_at + wall_offset, 6)
+    received_at = round(record.kept_at + wall_offset, 3)
     at, logger, extra = fields.get("at"), fields.get("logger"), fields.get("extra")
     return {
         "number": record.number,

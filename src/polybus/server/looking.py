@@ -74,8 +74,11 @@ class Follower(Struct):
 
 
 class Looking:
-    def __init__(self, bus: Bus, taps: Taps, rates: views.Rates) -> None:
+    def __init__(
+        self, bus: Bus, taps: Taps, rates: views.Rates, facts: Callable[[], dict[str, Any]] = dict
+    ) -> None:
         self._bus = bus
+        self._facts = facts
         self._rates = rates
         self._times = Times()
         self._timed_until = 0.0
@@ -188,7 +191,7 @@ class Looking:
         return {
             "at": bus.wall_at(now),
             "clock": now,
-            "totals": views.totals(bus),
+            "totals": {**views.totals(bus), **self._facts()},
             "services": [self._service(service, now) for service in services],
             "workers": [views.worker_view(worker, now, dialect_of) for worker in workers],
             "workers_late": sum(1 for worker in bus.workers.values() if views.is_late(worker, now)),

@@ -30,7 +30,7 @@ class Watchers:
     ) -> None:
         self._facts = facts
         self._monitor = Monitor(bus, self._told, dialect_of)
-        self._looking = Looking(bus, admin.taps, admin.rates)
+        self._looking = Looking(bus, admin.taps, admin.rates, self._told)
         admin.add(self._looking.commands)
         listeners: list[Callable[[Observed], None]] = [admin.taps.observed, self._monitor.observed]
 
