@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from polybus.client.handles import JobHandle as JobHandle
     from polybus.client.handles import Schedule as Schedule
     from polybus.client.jobs import Job as Job
+    from polybus.client.log_handler import LogHandler as LogHandler
     from polybus.client.pubsub import Subscription as Subscription
     from polybus.client.sessions.port import Options as Options
     from polybus.client.worker import Worker as Worker
@@ -63,6 +64,7 @@ _HOMES = {
     "Job": "polybus.client.jobs",
     "JobHandle": "polybus.client.handles",
     "JobInterrupted": "polybus.client.current",
+    "LogHandler": "polybus.client.log_handler",
     "Options": "polybus.client.sessions.port",
     "Pending": "polybus.client.client",
     "Request": "polybus.client.handlers",

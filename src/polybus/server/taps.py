@@ -43,7 +43,10 @@ POLL_RECORDS: Final = 1000
 TAP_BODY_BYTES: Final = 1024
 
 OFF: Final = "nobody may listen in: monitor.tap is 'off' in the broker's settings"
-NO_BODIES: Final = "bodies are not shown: monitor.tap is 'meta' in the broker's settings; set it to 'bodies', or leave them out"
+NO_BODIES: Final = (
+    "bodies are not shown: monitor.tap is 'meta' in the broker's settings; "
+    "set it to 'bodies' there, or listen without them"
+)
 
 
 class NotAllowed(Exception):
