@@ -254,13 +254,12 @@ class Sender:
                 (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
                 (zmq.HEARTBEAT_TIMEOUT, SILENT_MS),
                 (zmq.RECONNECT_IVL_MAX, 2000),
+                # Nothing is put into a pipe that leads nowhere, and a lost broker wants nothing any more.
+                (zmq.IMMEDIATE, 1),
             ):
                 channel.setsockopt(option, value)
             if self._dialect == "ebus":
                 channel.setsockopt(zmq.XPUB_NODROP, 1)
-            else:
-                # Nothing is put into a pipe that leads nowhere.
-                channel.setsockopt(zmq.IMMEDIATE, 1)
             channel.connect(self._endpoint)
             self._work(channel)
         except zmq.ZMQError as error:
