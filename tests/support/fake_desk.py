@@ -35,7 +35,7 @@ class FakeDesk:
         return reply if isinstance(reply, bytes) else reply(question)
 
     def ask_many(
-        self, service: bytes, bodies: Iterable[bytes], timeout_s: float
+        self, service: bytes, bodies: Iterable[bytes], timeout_s: float, window: int | None = None
     ) -> Iterator[bytes | RequestFailed]:
         for body in bodies:
             try:

@@ -31,7 +31,7 @@ class AsyncDesk(Protocol):
     async def ask(self, question: Question) -> bytes: ...
 
     def ask_many(
-        self, service: bytes, bodies: Iterable[bytes], timeout_s: float
+        self, service: bytes, bodies: Iterable[bytes], timeout_s: float, window: int | None = None
     ) -> AsyncIterator[bytes | RequestFailed]: ...
 
     def pieces(self, question: Question) -> AsyncGenerator[tuple[bytes, bool], None]: ...
@@ -171,10 +171,10 @@ class LoopDesk:
         return await client.call(question.service, question.body, question.timeout_s)
 
     def ask_many(
-        self, service: bytes, bodies: Iterable[bytes], timeout_s: float
+        self, service: bytes, bodies: Iterable[bytes], timeout_s: float, window: int | None = None
     ) -> AsyncIterator[bytes | RequestFailed]:
         client, _ = self._own()
-        return client.call_many(service, bodies, None, timeout_s, return_errors=True)
+        return client.call_many(service, bodies, window, timeout_s, return_errors=True)
 
     async def pieces(self, question: Question) -> AsyncGenerator[tuple[bytes, bool], None]:
         # A connection of its own, as in `desk`.

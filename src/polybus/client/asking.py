@@ -16,7 +16,7 @@ from polybus.client.calls import Sendable
 from polybus.client.client import Client
 from polybus.client.desk import WINDOW, Desk, ThreadDesk, run
 from polybus.client.handles import JobHandle
-from polybus.client.many import Many, ManyResults
+from polybus.client.many import MESSAGES, Many, ManyResults
 from polybus.client.questions import Plan
 from polybus.errors import JobError, JobRefused, RequestTimeout
 
@@ -62,7 +62,7 @@ class Asking:
         """
         many = Many(self, calls)
         try:
-            for answer in self.desk.ask_many(questions.SUBMIT, many.bodies(), self.timeout_s):
+            for answer in self.desk.ask_many(questions.SUBMIT, many.bodies(), self.timeout_s, MESSAGES):
                 many.take(answer)
         except RequestTimeout:
             raise questions.unconfirmed(many.awaited, self.timeout_s) from None
@@ -83,7 +83,9 @@ class Asking:
     ) -> list[JobHandle[Any] | JobRefused] | list[JobHandle[Any]]:
         many = Many(self, calls)
         try:
-            async for answer in self.adesk.ask_many(questions.SUBMIT, many.bodies(), self.timeout_s):
+            async for answer in self.adesk.ask_many(
+                questions.SUBMIT, many.bodies(), self.timeout_s, MESSAGES
+            ):
                 many.take(answer)
         except RequestTimeout:
             raise questions.unconfirmed(many.awaited, self.timeout_s) from None

@@ -45,8 +45,8 @@ class Sendable(ABC, Generic[R]):
     def bus(self) -> Bus: ...
 
     @abstractmethod
-    def write(self, job_id: str, delay_s: float = 0.0, ttl_s: float | None = None) -> bytes:
-        """The submission; raises if something about it is wrong."""
+    def order(self, job_id: str, delay_s: float = 0.0, ttl_s: float | None = None) -> tuple[Order, bytes]:
+        """What is submitted, and its body; raises if something about it is wrong."""
 
     @abstractmethod
     def read(self, body: bytes) -> R:
@@ -84,7 +84,7 @@ class Sendable(ABC, Generic[R]):
         questions.check_seconds("delay_s", delay_s, "a job")
         questions.check_seconds("ttl_s", ttl_s, "a job")
         job_id = new_id() if id is None else questions.check_id(id)
-        return job_id, self.write(job_id, delay_s, ttl_s)
+        return job_id, questions.write_order(*self.order(job_id, delay_s, ttl_s))
 
 
 class Call(Sendable[R]):
@@ -120,10 +120,12 @@ class Call(Sendable[R]):
         job.check_arguments((_PREVIOUS, *self.args) if follows else self.args, self.kwargs)
         return questions.write_message(job.path, job.callable, self.args, self.kwargs)
 
-    def write(self, job_id: str, delay_s: float = 0.0, ttl_s: float | None = None) -> bytes:
-        return self.write_first(job_id, delay_s, ttl_s, [])
+    def order(self, job_id: str, delay_s: float = 0.0, ttl_s: float | None = None) -> tuple[Order, bytes]:
+        return self.order_first(job_id, delay_s, ttl_s, [])
 
-    def write_first(self, job_id: str, delay_s: float, ttl_s: float | None, then: list[Spec]) -> bytes:
+    def order_first(
+        self, job_id: str, delay_s: float, ttl_s: float | None, then: list[Spec]
+    ) -> tuple[Order, bytes]:
         settings = self.settings
         order = Order(
             job_id,
@@ -137,7 +139,7 @@ class Call(Sendable[R]):
             None,
             then,
         )
-        return questions.write_order(order, self.message())
+        return order, self.message()
 
     def spec(self, follows: bool) -> Spec:
         """The call inside another submission."""

@@ -51,9 +51,9 @@ class Desk(Protocol):
     def ask(self, question: Question) -> bytes: ...
 
     def ask_many(
-        self, service: bytes, bodies: Iterable[bytes], timeout_s: float
+        self, service: bytes, bodies: Iterable[bytes], timeout_s: float, window: int | None = None
     ) -> Iterator[bytes | RequestFailed]:
-        """The answers, in order; every question has its time."""
+        """The answers, in order; every question has its time. At most `window` are on their way."""
         ...
 
     def pieces(self, question: Question) -> Generator[tuple[bytes, bool], None, None]:
@@ -217,11 +217,11 @@ class ThreadDesk:
             return connection.client.call(question.service, question.body, question.timeout_s)
 
     def ask_many(
-        self, service: bytes, bodies: Iterable[bytes], timeout_s: float
+        self, service: bytes, bodies: Iterable[bytes], timeout_s: float, window: int | None = None
     ) -> Iterator[bytes | RequestFailed]:
         connection = self._connection()
         with connection.lock:
-            yield from connection.client.call_many(service, bodies, None, timeout_s, return_errors=True)
+            yield from connection.client.call_many(service, bodies, window, timeout_s, return_errors=True)
 
     def pieces(self, question: Question) -> Generator[tuple[bytes, bool], None, None]:
         # Whoever looks on wants to do something meanwhile, and some dialects allow one question at a time.

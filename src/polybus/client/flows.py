@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from polybus.client import questions
 from polybus.client.calls import Call, Sendable
 from polybus.client.questions import Order, Spec
 from polybus.errors import ConfigError
@@ -43,9 +42,9 @@ class Chain(Sendable[Any]):
     async def adelay(self) -> JobHandle[Any]:
         return await self.asend()
 
-    def write(self, job_id: str, delay_s: float = 0.0, ttl_s: float | None = None) -> bytes:
+    def order(self, job_id: str, delay_s: float = 0.0, ttl_s: float | None = None) -> tuple[Order, bytes]:
         then = [call.spec(follows=True) for call in self.rest]
-        return self.first.write_first(job_id, delay_s, ttl_s, then)
+        return self.first.order_first(job_id, delay_s, ttl_s, then)
 
     def read(self, body: bytes) -> Any:
         return (self.rest[-1] if self.rest else self.first).read(body)
@@ -71,14 +70,16 @@ class Group(Sendable[list[Any]]):
     async def adelay(self, then: Call[Any] | Chain | None = None) -> JobHandle[Any]:
         return await (self if then is None else chain(self, then)).asend()
 
-    def write(self, job_id: str, delay_s: float = 0.0, ttl_s: float | None = None) -> bytes:
-        return self.write_first(job_id, delay_s, ttl_s, [])
+    def order(self, job_id: str, delay_s: float = 0.0, ttl_s: float | None = None) -> tuple[Order, bytes]:
+        return self.order_first(job_id, delay_s, ttl_s, [])
 
-    def write_first(self, job_id: str, delay_s: float, ttl_s: float | None, then: list[Spec]) -> bytes:
+    def order_first(
+        self, job_id: str, delay_s: float, ttl_s: float | None, then: list[Spec]
+    ) -> tuple[Order, bytes]:
         if ttl_s is not None:
             raise ConfigError("a group has no ttl_s: all of its jobs run, or none")
         members = [call.spec(follows=False) for call in self.members]
-        return questions.write_order(Order(job_id, delay_s=delay_s or None, group=members, then=then))
+        return Order(job_id, delay_s=delay_s or None, group=members, then=then), b""
 
     def read(self, body: bytes) -> list[Any]:
         results = msgspec.json.decode(body, type=list[msgspec.Raw])

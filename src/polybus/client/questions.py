@@ -48,6 +48,7 @@ CANCELLED, EXPIRED, FAILED = "cancelled", "expired", "failed"
 UNKNOWN_JOB: Final = "unknown_job"
 
 T = TypeVar("T")
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Question(NamedTuple):
@@ -108,6 +109,8 @@ class Order(Struct, omit_defaults=True):
     ttl_s: float | None = None
     group: list[Spec] | None = None
     then: list[Spec] = []
+    # How long its body is, if there are many orders in one line.
+    size: int = 0
 
 
 def write_message(path: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -121,7 +124,7 @@ def write_message(path: str, name: str, args: tuple[Any, ...], kwargs: dict[str,
         "class_kwargs": {},
     }
     try:
-        message = msgspec.json.encode(("run", call))
+        message = _encode(("run", call))
     except (TypeError, ValueError, RecursionError) as error:
         raise _culprit(f"{path}.{name}", args, kwargs, error) from None
     if b"null" in message and _has_no_number(msgspec.to_builtins((args, kwargs))):
@@ -153,7 +156,14 @@ def _has_no_number(value: Any) -> bool:
 
 
 def write_order(order: Order, message: bytes = b"") -> bytes:
-    return b"%s\n%s" % (msgspec.json.encode(order), message)
+    return b"%s\n%s" % (_encode(order), message)
+
+
+def write_orders(orders: list[Order], messages: list[bytes]) -> bytes:
+    """Many submissions in one."""
+    for order, message in zip(orders, messages, strict=True):
+        order.size = len(message)
+    return b"%s\n%s" % (_encode(orders), b"".join(messages))
 
 
 # -- what can be wrong with it ----------------------------------------------------------------

@@ -20,6 +20,7 @@ from polybus.core.intake import BUILT_IN, accept, admit, governed
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Address, Body, JobOptions, Reason
 from polybus.core.records import Request, Service
+from polybus.core.replies import body_size
 from polybus.core.requests import withdraw
 from polybus.core.waiting import Waiter
 
@@ -35,6 +36,7 @@ STATES: Final = {
     RequestState.STREAMING: "running",
     RequestState.WAITING: "waiting",
 }
+BUILT_IN_NAME: Final = BUILT_IN.decode()
 ENDS: Final = {Reason.CANCELLED: "cancelled", Reason.EXPIRED: "expired"}
 
 
@@ -118,26 +120,73 @@ def _one_frame(body: Body) -> bytes:
 
 
 def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
+    if envelope.is_list(body):
+        _submit_many(bus, call, body, now)
+        return
     submission, frames = envelope.read_submission(body)
     job_id = submission.id.encode() if submission.id else _new_id(bus, call)
     if submission.reply == "result" and call.wants_reply:
         _check_waiters(bus, call)
-    if job_id not in bus.desk.known and job_id not in bus.groups:
-        _check_service(submission.service or "")
-        for spec in (*submission.group, *submission.then):
-            _check_service(spec.service)
-        if submission.group:
-            _accept_group(bus, job_id, submission, now)
-        else:
-            _accept_job(bus, job_id, submission, frames, now)
-    else:
-        bus.counters.duplicates += 1
+    _take_in(bus, job_id, submission, frames, now)
     if call.receipt:
         _say_about(bus, job_id, _receipt(call))
     if call.wants_reply and submission.reply == "result":
         _await(bus, call, job_id)
     elif call.wants_reply:
         _say_about(bus, job_id, _reply(call, {"job": job_id.decode()}))
+
+
+def _take_in(bus: Tables, job_id: bytes, submission: Submission, frames: list[bytes], now: float) -> None:
+    """Accept what was submitted, unless it is known already."""
+    if job_id in bus.desk.known or job_id in bus.groups:
+        bus.counters.duplicates += 1
+        return
+    if submission.then or submission.group:
+        for spec in (*submission.group, *submission.then):
+            _check_service(spec.service)
+    if submission.group:
+        _accept_group(bus, job_id, submission, now)
+    else:
+        _accept_job(bus, job_id, submission, frames, now)
+
+
+def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
+    """Many jobs in one message, each accepted or refused on its own; one answer when all are on disk."""
+    parts = envelope.read_list(body)
+    refused: dict[str, dict[str, str]] = {}
+    # One of those whose lines are not on disk yet: what becomes of them becomes of all, because the lines of
+    # a message are written together.
+    unsure: Request | None = None
+    known, groups = bus.desk.known, bus.groups
+    for position, (submission, frames) in enumerate(parts):
+        try:
+            if not submission.id or submission.reply != "receipt":
+                raise Refused(Reason.BAD_JOB, "a job of a list has an 'id', and no reply but its receipt")
+            job_id = submission.id.encode()
+            envelope.check(submission, frames)
+            _take_in(bus, job_id, submission, frames, now)
+        except BadEnvelope as error:
+            refused[str(position)] = {"error": str(Reason.BAD_JOB), "detail": str(error)}
+        except Refused as error:
+            refused[str(position)] = {"error": str(error.reason), "detail": str(error)}
+        else:
+            if unsure is None:
+                request = groups[job_id].first if job_id in groups else known[job_id]
+                if isinstance(request, Request) and _is_unsure(request):
+                    unsure = request
+    bus.counters.rejected += len(refused)
+    words: list[Accept | Answer] = [_receipt(call)] if call.receipt else []
+    if call.wants_reply:
+        words.append(_reply(call, {"jobs": len(parts) - len(refused), "refused": refused}))
+    for word in words:
+        if unsure is not None:
+            after_written(bus, word, unsure)
+        else:
+            bus.actions.append(word)
+
+
+def _is_unsure(request: Request) -> bool:
+    return request.durable and request.state is RequestState.ACCEPTED
 
 
 def _say_about(bus: Tables, job_id: bytes, word: Accept | Answer) -> None:
@@ -167,7 +216,7 @@ def _new_id(bus: Tables, call: Call) -> bytes:
 
 
 def _check_service(name: str) -> None:
-    if name.encode().startswith(BUILT_IN):
+    if name.startswith(BUILT_IN_NAME):
         raise Refused(Reason.BAD_JOB, f"{name} is a service of the broker itself; a job goes to a worker's")
 
 
@@ -185,11 +234,13 @@ def _admit(bus: Tables, name: str, size: int) -> Service:
 
 def _accept_job(bus: Tables, job_id: bytes, submission: Submission, frames: list[bytes], now: float) -> None:
     assert submission.service is not None
-    service = _admit(bus, submission.service, sum(map(len, frames)))
+    _check_service(submission.service)
+    service = _admit(bus, submission.service, body_size(frames))
     then = tuple(map(envelope.write_spec, submission.then))
     options = governed(envelope.options_of(submission, then), service.policy)
-    # What follows is guaranteed by what it follows, so there must be a store for all of it.
-    _check_store(bus, options.guarantee or any(spec.guarantee for spec in submission.then))
+    if bus.store_trouble:
+        # What follows is guaranteed by what it follows, so there must be a store for all of it.
+        _check_store(bus, options.guarantee or any(spec.guarantee for spec in submission.then))
     accept(bus, bus.desk, None, job_id, service, frames, options, now, submission.ttl_s, submission.delay_s)
 
 

@@ -7,6 +7,7 @@ restart (`restore`).  In between the core goes on; nothing here waits.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +35,17 @@ DETAIL = 4096
 
 def peer_text(address: Address) -> str:
     """Who a worker is, for people who read the history of a job."""
-    identity = address[1]
+    return _identity_text(address[1])
+
+
+@lru_cache(maxsize=4096)
+def _identity_text(identity: bytes) -> str:
     return identity.decode() if identity.isascii() and identity.decode().isprintable() else identity.hex()
 
 
 def _voice_name(bus: Tables, voice: Any) -> str:
+    if voice is None:
+        return ""
     return next((name for name, known in bus.voices.items() if known is voice), "")
 
 

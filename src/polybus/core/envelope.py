@@ -1,7 +1,9 @@
 """What a client of any dialect sends to the built-in services: jobs with options, as JSON.
 
 Most dialects have no room for job options, so they travel in the body: one line of JSON, a line feed, then
-the body of the job.  Unknown fields are refused, because a misspelt option would be a promise not kept.
+the body of the job.  Many jobs travel in one message if that line is a list; their bodies follow one after
+the other, each as long as its entry says.  Unknown fields are refused, because a misspelt option would be
+a promise not kept.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from msgspec import Meta, Struct
 from polybus.core.model import JobOptions
 
 MAX_HEAD_BYTES: Final = 16 * 1024 * 1024
+USUAL_OPTIONS: Final = 1024
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 JobId = Annotated[str, Meta(min_length=1, max_length=200)]
 Retries = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -51,7 +54,15 @@ class Submission(Struct, frozen=True, forbid_unknown_fields=True):
     then: tuple[JobSpec, ...] = ()
 
 
+class Listed(Submission, frozen=True, forbid_unknown_fields=True):
+    """One job of several in a message."""
+
+    # How many bytes its body has.
+    size: Annotated[int, Meta(ge=0)] = 0
+
+
 _SUBMISSION: Final = msgspec.json.Decoder(Submission)
+_LIST: Final = msgspec.json.Decoder(list[Listed])
 _SPEC: Final = msgspec.msgpack.Decoder(JobSpec)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -68,14 +79,63 @@ def read_submission(body: list[Any]) -> tuple[Submission, list[bytes]]:
         submission = _SUBMISSION.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadEnvelope(f"the first line is no job in JSON: {error}") from None
+    frames = [rest, *(bytes(frame) for frame in body[1:])]
+    check(submission, frames)
+    return submission, frames
+
+
+def check(submission: Submission, frames: list[bytes]) -> None:
+    """Whether the parts of a submission go together."""
     if bool(submission.group) == (submission.service is not None):
         raise BadEnvelope("name either a 'service' or a 'group' of jobs")
-    if submission.group and (rest or len(body) > 1):
+    if submission.group and (frames[0] or len(frames) > 1):
         raise BadEnvelope("a group has no body of its own: each of its jobs has one")
-    return submission, [rest, *(bytes(frame) for frame in body[1:])]
+
+
+def is_list(body: list[Any]) -> bool:
+    """Whether there are many jobs in it."""
+    return len(body) == 1 and memoryview(body[0])[:1] == b"["
+
+
+def read_list(body: list[Any]) -> list[tuple[Listed, list[bytes]]]:
+    """The jobs of a message that has many, each with its body."""
+    whole = bytes(body[0])
+    head, _, bodies = whole.partition(b"\n")
+    if len(head) > MAX_HEAD_BYTES:
+        raise BadEnvelope(f"the JSON has {len(head)} bytes; allowed are {MAX_HEAD_BYTES}")
+    try:
+        heads = _LIST.decode(head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadEnvelope(f"the first line is no list of jobs in JSON: {error}") from None
+    parts: list[tuple[Listed, list[bytes]]] = []
+    at = 0
+    for one in heads:
+        parts.append((one, [bodies[at : at + one.size]]))
+        at += one.size
+    if not parts:
+        raise BadEnvelope("the list has no jobs")
+    if at != len(bodies):
+        raise BadEnvelope(f"the sizes of the jobs add up to {at} bytes, but {len(bodies)} follow")
+    return parts
+
+
+_usual_options: Final[dict[Any, JobOptions]] = {}
 
 
 def options_of(spec: Submission | JobSpec, then: tuple[bytes, ...], group: bytes = b"") -> JobOptions:
+    if then or group:
+        return _new_options(spec, then, group)
+    # Nearly all jobs have one of a few sets of options, and whoever gets them again knows them at sight.
+    asked = (spec.guarantee, spec.retries, spec.timeout_s, spec.backoff_s)
+    options = _usual_options.get(asked)
+    if options is None:
+        if len(_usual_options) >= USUAL_OPTIONS:
+            _usual_options.clear()
+        options = _usual_options[asked] = _new_options(spec, then, group)
+    return options
+
+
+def _new_options(spec: Submission | JobSpec, then: tuple[bytes, ...], group: bytes) -> JobOptions:
     return JobOptions(
         reply_requested=True,
         guarantee=spec.guarantee,

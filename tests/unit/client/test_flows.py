@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date
 from typing import Any
 
@@ -98,7 +99,9 @@ def test_chains_of_chains_are_chains(add: Job[Any, int, int]) -> None:
 
 def test_flows_can_be_sent_by_the_thousand(bus: Bus, desk: FakeDesk, add: Job[Any, int, int]) -> None:
     assert len(bus.send_many([chain(add.s(1, 2), add.s(3)), group(add.s(1, 2)), add.s(1, 2)])) == 3
-    assert len(desk.asked) == 3
+    heads, _, bodies = desk.asked[0].body.partition(b"\n")
+    assert [len(json.loads(heads)), len(desk.asked)] == [3, 1]
+    assert [head.get("size", 0) for head in json.loads(heads)] == [len(bodies) // 2, 0, len(bodies) // 2]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ from polybus import (
 )
 from polybus.client.calls import new_id
 from polybus.client.jobs import Job
+from polybus.client.many import AT_ONCE, AT_ONCE_BYTES
+from polybus.client.questions import Question
 from support.fake_desk import FakeDesk
 
 MODULE = __name__
@@ -481,33 +483,55 @@ def test_state_info_and_cancel(bus: Bus, desk: FakeDesk) -> None:
 # -- many -------------------------------------------------------------------------------------------
 
 
+def heads_of(question: Question) -> list[dict[str, Any]]:
+    """The orders in a message that has many."""
+    heads: list[dict[str, Any]] = json.loads(question.body.partition(b"\n")[0])
+    return heads
+
+
 def test_send_many(bus: Bus, desk: FakeDesk, send: Job[Any, str, str]) -> None:
-    handles = bus.send_many(send.s(str(number)) for number in range(5))
-    assert [json.loads(question.body.partition(b"\n")[0])["id"] for question in desk.asked] == [
-        handle.id for handle in handles
-    ]
+    handles = bus.send_many(send.s(str(number)) for number in range(AT_ONCE + 5))
+    sent = [head["id"] for question in desk.asked for head in heads_of(question)]
+    assert sent == [handle.id for handle in handles]
+    assert [len(heads_of(question)) for question in desk.asked] == [AT_ONCE, 5]
     desk.replies = [b'"sent"']
     assert handles[4].get() == "sent"
     assert bus.send_many([]) == []
 
 
+def test_large_jobs_are_not_sent_in_one_message(bus: Bus, desk: FakeDesk, send: Job[Any, str, str]) -> None:
+    bus.send_many([send.s("x" * AT_ONCE_BYTES)] * 3)
+    assert [len(heads_of(question)) for question in desk.asked] == [1, 1, 1]
+
+
 def test_send_many_with_refusals(bus: Bus, desk: FakeDesk, send: Job[Any, str, str]) -> None:
-    refusal = RequestFailed("queue_full", "no")
-    desk.replies = [b"{}", refusal, b"{}"]
+    answer = b'{"jobs": 2, "refused": {"1": {"error": "queue_full", "detail": "no"}}}'
+    desk.replies = [answer]
     with pytest.raises(JobRefused, match="queue_full"):
         bus.send_many(send.s("a") for _ in range(3))
-    # The others were sent all the same.
-    assert len(desk.asked) == 3
-    desk.replies = [b"{}", refusal, b"{}"]
+    desk.replies = [answer]
     found = bus.send_many([send.s("a")] * 3, return_errors=True)
     assert [isinstance(each, JobRefused) for each in found] == [False, True, False]
+
+
+def test_send_many_with_messages_that_are_refused(bus: Bus, desk: FakeDesk, send: Job[Any, str, str]) -> None:
+    replies: list[Any] = [b"{}", RequestFailed("store_unavailable", "no"), b"{}"]
+    desk.replies = list(replies)
+    with pytest.raises(JobRefused, match="store_unavailable"):
+        bus.send_many(send.s("a") for _ in range(3 * AT_ONCE))
+    # The others were sent all the same.
+    assert len(desk.asked) == 3
+    desk.replies = list(replies)
+    found = bus.send_many([send.s("a")] * 3 * AT_ONCE, return_errors=True)
+    refused = [isinstance(each, JobRefused) for each in found]
+    assert refused == [False] * AT_ONCE + [True] * AT_ONCE + [False] * AT_ONCE
 
 
 def test_send_many_says_which_receipt_is_missing(bus: Bus, desk: FakeDesk, send: Job[Any, str, str]) -> None:
     desk.replies = [b"{}", RequestTimeout("no")]
     with pytest.raises(JobUnconfirmed) as caught:
-        bus.send_many([send.s("a")] * 2)
-    assert caught.value.job == json.loads(desk.asked[1].body.partition(b"\n")[0])["id"]
+        bus.send_many([send.s("a")] * 2 * AT_ONCE)
+    assert caught.value.job == heads_of(desk.asked[1])[0]["id"]
 
 
 def test_get_many(bus: Bus, desk: FakeDesk, send: Job[Any, str, str]) -> None:

@@ -1,0 +1,171 @@
+"""Many jobs in one submission: each is taken or refused on its own, and told when all are on disk."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polybus.core import actions as act
+from polybus.core.envelope import Listed
+from polybus.core.model import Limits, Reason
+from support.stage import LedgerStage
+
+
+@pytest.fixture
+def stage() -> LedgerStage:
+    stage = LedgerStage()
+    stage.worker("w", credit=10)
+    return stage
+
+
+def message(*jobs: dict[str, Any], bodies: bytes | None = None) -> bytes:
+    """A submission of these jobs; a job's `body` is its body."""
+    heads, parts = [], []
+    for job in jobs:
+        body = job.pop("body", b"work")
+        parts.append(body)
+        heads.append({"service": "echo", "size": len(body), **job})
+    return json.dumps(heads).encode() + b"\n" + (b"".join(parts) if bodies is None else bodies)
+
+
+def submit(stage: LedgerStage, data: bytes, by: str = "c", number: str = "1", receipt: bool = False) -> None:
+    stage.call(by, number, "submit", data, receipt=receipt)
+
+
+def answer(stage: LedgerStage) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(bytes(stage.one(act.Answer).body[0]))
+    return found
+
+
+def test_all_are_accepted_and_told_in_one_word_when_they_are_on_disk(stage: LedgerStage) -> None:
+    submit(stage, message({"id": "a", "body": b"first"}, {"id": "b", "body": b""}, {"id": "c", "body": b"3"}))
+    assert stage.nothing()
+    stage.write()
+    assert answer(stage) == {"jobs": 3, "refused": {}}
+    assert [request.body for request in map(stage.job_request, "abc")] == [[b"first"], [b""], [b"3"]]
+    assert len(stage.delivered()) == 3
+    assert {job.request_id for job in stage.contents().jobs} == {b"a", b"b", b"c"}
+
+
+def test_an_eMQP_client_gets_its_receipt_at_that_moment_too(stage: LedgerStage) -> None:
+    submit(stage, message({"id": "a"}), receipt=True)
+    assert stage.nothing()
+    stage.write()
+    assert stage.one(act.Accept).request_id == b"1"
+    assert answer(stage)["jobs"] == 1
+
+
+def test_one_that_is_refused_does_not_hinder_the_others(stage: LedgerStage) -> None:
+    jobs: list[dict[str, Any]] = [
+        {"id": "a"},
+        {"id": "b", "service": "polybus.submit"},
+        {},
+        {"id": "d", "reply": "result"},
+        {"id": "e", "then": [{"service": "polybus.job"}]},
+        {"id": "f", "group": [{"service": "echo"}]},
+        {"id": "g"},
+    ]
+    submit(stage, message(*jobs))
+    stage.write()
+    found = answer(stage)
+    assert found["jobs"] == 2
+    assert list(found["refused"]) == ["1", "2", "3", "4", "5"]
+    assert {why["error"] for why in found["refused"].values()} == {str(Reason.BAD_JOB)}
+    assert all(why["detail"] for why in found["refused"].values())
+    assert stage.bus.counters.rejected == 5
+    assert {job.request_id for job in stage.contents().jobs} == {b"a", b"g"}
+
+
+def test_the_limits_hold_for_each_of_them() -> None:
+    stage = LedgerStage(Limits(queue_length=2, body_bytes=1000))
+    submit(stage, message({"id": "large", "body": bytes(1001)}, *({"id": f"j{n}"} for n in range(2))))
+    stage.write()
+    submit(stage, message({"id": "j3"}), number="2")
+    stage.write()
+    first, second = (json.loads(bytes(word.body[0])) for word in stage.actions(act.Answer))
+    assert first["refused"]["0"]["error"] == str(Reason.TOO_LARGE)
+    assert second["refused"]["0"]["error"] == str(Reason.QUEUE_FULL)
+
+
+def test_the_same_list_again_is_the_same_jobs(stage: LedgerStage) -> None:
+    data = message({"id": "a"}, {"id": "b"})
+    submit(stage, data)
+    submit(stage, data, number="2")
+    # Nothing is certain yet, so nothing is said.
+    assert stage.nothing()
+    stage.write()
+    assert [json.loads(bytes(word.body[0]))["jobs"] for word in stage.actions(act.Answer)] == [2, 2]
+    submit(stage, data, number="3")
+    assert answer(stage) == {"jobs": 2, "refused": {}}
+    assert stage.bus.counters.duplicates == 4
+    assert len(stage.delivered()) == 2
+
+
+def test_chains_and_groups_may_be_in_it(stage: LedgerStage) -> None:
+    group = {"id": "g", "service": None, "group": [{"service": "echo", "body": "x"}] * 2, "body": b""}
+    submit(stage, message({"id": "c", "then": [{"service": "echo"}]}, group))
+    assert stage.nothing()
+    stage.write()
+    assert answer(stage)["jobs"] == 2
+    assert len(stage.delivered()) == 3
+
+
+def test_if_they_cannot_be_written_all_are_refused_and_may_be_sent_again(stage: LedgerStage) -> None:
+    data = message({"id": "a"}, {"id": "b"})
+    submit(stage, data)
+    stage.refuse_writes()
+    assert stage.one(act.Refuse).reason is Reason.STORE_UNAVAILABLE
+    assert not stage.bus.desk.known
+    stage.recover()
+    submit(stage, data, number="2")
+    stage.write()
+    assert answer(stage) == {"jobs": 2, "refused": {}}
+    assert len(stage.delivered()) == 2
+
+
+def test_what_is_not_guaranteed_is_told_at_once(stage: LedgerStage) -> None:
+    submit(stage, message({"id": "a", "guarantee": False}))
+    assert answer(stage)["jobs"] == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[",
+        b"[]",
+        b"[1]\n",
+        b'[{"service": "echo", "id": "a", "size": -1}]\n',
+        b'[{"service": "echo", "id": "a", "size": 5}]\nfour',
+        b'[{"service": "echo", "id": "a", "size": 3}]\nfour',
+        b'[{"service": "echo", "id": "a"}]\nbody',
+        b'[{"service": "echo", "id": "a", "size": 9223372036854775807}]\n',
+        b'[{"service": "echo", "id": "a", "size": 99999999999999999999}]\n',
+        b'[{"service": "echo", "id": "a", "retires": 1}]\n',
+        b'[[{"service": "echo", "id": "a"}]]\n',
+    ],
+)
+def test_a_message_that_cannot_be_read_is_refused_whole(stage: LedgerStage, body: bytes) -> None:
+    submit(stage, body)
+    assert stage.one(act.Refuse).reason is Reason.BAD_JOB
+    assert not stage.bus.desk.known
+    assert not stage.bus.lines
+
+
+values = st.none() | st.booleans() | st.integers(-5, 50) | st.text(max_size=5) | st.just("echo")
+heads = st.lists(
+    st.dictionaries(st.sampled_from([*Listed.__struct_fields__, "other"]), values, max_size=6), max_size=4
+)
+
+
+@given(heads=heads, bodies=st.binary(max_size=20))
+@settings(max_examples=300, deadline=None)
+def test_any_list_is_answered_once_and_never_raises(heads: list[dict[str, Any]], bodies: bytes) -> None:
+    stage = LedgerStage()
+    stage.worker("w", credit=10)
+    submit(stage, json.dumps(heads).encode() + b"\n" + bodies)
+    stage.write()
+    assert len([*stage.actions(act.Answer), *stage.actions(act.Refuse)]) == 1
