@@ -1,9 +1,8 @@
 """Other brokers on the core: a dialect like the others, spoken in both directions over one link.
 
 To the core a broker is a worker that offers what it can reach and a client whose requests have ids, so what
-becomes of requests, of lost links and of answers is what becomes of them everywhere.  Requests are named by
-our token and the number of the attempt: what is sent again because a link was lost runs once, what is tried
-again because it failed runs again.
+becomes of requests, of lost links and of answers is what becomes of them everywhere.  A request keeps its
+name over all brokers: what is sent again because a link was lost runs once.
 
 Who may link: every broker has a name, no two the same.  HELLO is answered with HELLO or DENIED and the
 reason.  If two brokers dial each other, the link dialled by the one whose name comes first is kept.
@@ -266,7 +265,6 @@ class Bridge:
     def _on_return(self, peer: Peer, message: say.Return, now: float) -> None:
         token = peer.token_of(message.request_id)
         if token is not None and peer.worker is not None:
-            peer.returned(token)
             self.bridging.given_back(peer.worker, token, now)
 
     def _on_cancel(self, peer: Peer, message: say.Cancel, now: float) -> None:

@@ -19,8 +19,6 @@ from polybus.wire import bridge as wire
 from polybus.wire.bridge_messages import Advert, Path
 from polybus.wire.bridge_messages import Request as Call
 
-# Requests that were given back lately, so that they get another id when they are sent again.
-RETURNS_KEPT: Final = 1000
 # Ways by which requests of one peer come: each is a caller that is made once.
 CALLERS_KEPT: Final = 1000
 
@@ -42,9 +40,9 @@ class Peer(Voice):
         # Why there is no link: the last word that was said about it.
         self.trouble = ""
         self.denied = ""
-        # What our requests are called over there, by token.
-        self.sent: dict[bytes, bytes] = {}
-        self._returns: dict[bytes, int] = {}
+        # What the requests that it has are called there, by token, and the other way round.
+        self._sent: dict[bytes, bytes] = {}
+        self._tokens: dict[bytes, bytes] = {}
         self._callers: dict[Path, Caller] = {}
         self._told = False
         # Topics whose current value it has to get.
@@ -63,7 +61,8 @@ class Peer(Voice):
     def begin(self) -> None:
         """A new conversation: nothing of the last one counts."""
         self.worker = None
-        self.sent.clear()
+        self._sent.clear()
+        self._tokens.clear()
         self.pending.clear()
         self._told = False
 
@@ -86,11 +85,9 @@ class Peer(Voice):
                 raise LocalProtocolError(f"{ELSEWHERE}it came from where it would have to go")
         left_s = request.expires_at - request.dispatched_at
         options = request.options
-        token = request.token
-        request_id = b"%b/%d" % (token, request.failures)
-        if token in self._returns:
-            request_id += b"/%d" % self._returns[token]
-        self.sent[token] = request_id
+        request_id = _name_of(request, hops)
+        self._sent[request.token] = request_id
+        self._tokens[request_id] = request.token
         call = Call(
             request_id,
             request.service.name,
@@ -103,21 +100,16 @@ class Peer(Voice):
         return [*self.lead, *wire.write_request(call)]
 
     def token_of(self, request_id: bytes, is_last: bool = True) -> bytes | None:
-        """Which request of ours an answer is for; None if that was another attempt of it."""
-        token = request_id.partition(b"/")[0]
-        if self.sent.get(token) != request_id:
+        """Which request an answer is for; None if that was another attempt of it."""
+        token = self._tokens.pop(request_id, None) if is_last else self._tokens.get(request_id)
+        if token is None or self._sent.get(token) != request_id:
             return None
         if is_last:
-            del self.sent[token]
+            del self._sent[token]
         return token
 
-    def returned(self, token: bytes) -> None:
-        if len(self._returns) >= RETURNS_KEPT:
-            del self._returns[next(iter(self._returns))]
-        self._returns[token] = self._returns.pop(token, 0) + 1
-
     def stop(self, action: Stop) -> Message | None:
-        request_id = self.sent.get(action.token)
+        request_id = self._sent.get(action.token)
         return None if request_id is None else [*self.lead, *wire.write_cancel(request_id)]
 
     def beat(self, action: Beat) -> Message:
@@ -140,8 +132,10 @@ class Peer(Voice):
     # -- as a client --------------------------------------------------------------------------------
 
     def give_back(self, request_id: bytes, service: bytes, detail: str) -> Message:
-        """It strikes the service from its list; if we can still reach it, it is told so again."""
+        """It strikes the service from its list; if we can still reach it, it is told so again. Should it send
+        the request again, that is no repetition."""
         self._bridging.retell(self.name, service)
+        self._bridging.forget_refusal(self.address, request_id)
         return [*self.lead, *wire.write_return(request_id, detail)]
 
 
@@ -175,3 +169,11 @@ class Caller(Voice):
             return peer.give_back(action.request_id, action.service, action.detail.removeprefix(ELSEWHERE))
         words = (action.request_id, str(action.reason), action.detail, action.body)
         return [*peer.lead, *wire.write_refused(*words)]
+
+
+def _name_of(request: Request, hops: Path) -> bytes:
+    """What a request is called from its first broker to its last: the same if it is sent again because a link
+    was lost, so that it runs once, and another one if it is tried again because it failed."""
+    if not hops:
+        return b"%b/%d" % (request.token, request.failures)
+    return b"%b~%d" % (request.request_id, request.failures) if request.failures else request.request_id

@@ -73,7 +73,8 @@ class Bridges:
         self._settings = bridge
         self._lines: list[Line] = []
         self.is_on = bridge.enabled
-        self.next_at = inf
+        # When to look after the lines.
+        self._look_at = inf
         if not self.is_on:
             return
         _check(bridge)
@@ -100,8 +101,7 @@ class Bridges:
             links.append(link)
             peer = self.dialect.dialled(link.number, place)
             self._lines.append(Line(peer, socket, self._settings.retry_s))
-        if self.is_on:
-            self.next_at = 0.0
+        self._look_at = 0.0
 
     def attach(self, outbox: Outbox, pump: Pump) -> None:
         """Say how what concerns other brokers is carried out."""
@@ -130,16 +130,20 @@ class Bridges:
             if line.peer is action.worker.voice:
                 line.pause_s = self._settings.retry_s
                 line.at = self._bus.swept_at
-        self.next_at = 0.0
+        self._look_at = 0.0
 
     # -- in time ----------------------------------------------------------------------------------
 
+    @property
+    def next_at(self) -> float:
+        return min(self._look_at, self.dialect.next_at) if self.is_on else inf
+
     def tick(self, now: float) -> None:
-        """Dial who is to be dialled."""
+        """Dial who is to be dialled, and send what new neighbours have to get."""
         if not self.is_on:
             return
         self.dialect.tick(now)
-        at = self.dialect.next_at
+        at = inf
         for line in self._lines:
             if line.peer.is_up:
                 line.pause_s = self._settings.retry_s
@@ -150,7 +154,7 @@ class Bridges:
                 self._complain(line)
                 self._dial(line, now)
             at = min(at, line.at)
-        self.next_at = at
+        self._look_at = at
 
     def _dial(self, line: Line, now: float) -> None:
         place = line.peer.endpoint
