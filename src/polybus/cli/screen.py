@@ -21,9 +21,9 @@ Row = dict[str, Any]
 NOTHING: Final = "–"
 # Of the room for rows, so many parts go to services, and the rest to workers and nodes.
 SERVICES_PART: Final = 0.5
-# Lines that are no rows: title, two of totals, and for each table a heading, its rule and two empty ones.
-TITLE_LINES: Final = 4
-TABLE_LINES: Final = 4
+# Lines that are no rows: title, two of totals, and for each table an empty one, a heading and its rule.
+TITLE_LINES: Final = 3
+TABLE_LINES: Final = 3
 STYLES: Final = {"late": "yellow", "unserved": "red", "gone": "red", "congested": "yellow", "alive": "green"}
 
 
@@ -157,7 +157,7 @@ NODE_COLUMNS: Final = (
     Column(">missed", 6, 5, _numbers("missed_beats")),
 )
 # What a name gets at least, and what is between two columns.
-NAME_WIDTH: Final = 12
+NAME_WIDTH: Final = 14
 GAP: Final = 2
 
 
@@ -175,7 +175,7 @@ def draw(look: Row, sort: str, width: int, height: int, trouble: str = "") -> Gr
         ("node", NODE_COLUMNS, look["nodes"], shares[2], totals["nodes"]),
     ):
         if most:
-            parts.append(table(heading, columns, rows[:most], width, known - min(most, len(rows))))
+            parts += ["", table(heading, columns, rows[:most], width, known - min(most, len(rows)))]
     return Group(*parts)
 
 
@@ -203,8 +203,11 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
 
 def table(heading: str, columns: Sequence[Column], rows: Sequence[Row], width: int, hidden: int) -> Table:
     shown = fitting(columns, width)
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0), width=width, show_edge=True)
-    title = f"{heading} (and {hidden} more)" if hidden > 0 else heading
+    # Between two columns the box has a space, and we have one.
+    drawn = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), width=width, show_edge=False
+    )
+    title = f"{heading} (+{hidden})" if hidden > 0 else heading
     drawn.add_column(title, no_wrap=True, overflow="ellipsis", ratio=1)
     for column in shown:
         justify = "right" if column.heading.startswith(">") else "left"

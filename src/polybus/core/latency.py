@@ -40,7 +40,7 @@ def place_of(seconds: float) -> int:
 
 def seconds_at(place: int) -> float:
     """The middle of a class."""
-    return round(2 ** ((place + 0.5) / PER_OCTAVE) / MICROSECONDS, 7)
+    return round(2 ** ((place + 0.5) / PER_OCTAVE) / MICROSECONDS, 9)
 
 
 def percentile(counts: Mapping[int, int], fraction: float) -> float | None:

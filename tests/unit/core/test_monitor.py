@@ -1,0 +1,154 @@
+"""What the broker says about itself, and to whom."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from polybus.core import events, monitor, views
+from polybus.core.actions import Fanout, Observed
+from polybus.core.model import Heartbeat
+from support.stage import Stage
+
+LINK = 5
+BEATS = Heartbeat(dead_after_s=3.0, beat_every_s=1.0)
+
+
+class Studio:
+    def __init__(self) -> None:
+        self.stage = Stage(watched=False)
+        self.stage.bus.wall_offset = 1_000_000.0
+        self.monitor = monitor.Monitor(self.stage.bus, lambda: {"broker": "b1"}, str)
+
+    def subscribe(self, prefix: bytes, wanted: bool = True) -> None:
+        self.stage.do(events.Subscribe(LINK, prefix, wanted))
+
+    def said(self) -> list[tuple[str, dict[str, Any]]]:
+        """What was published since the last look."""
+        for record in self.stage.observed:
+            self.monitor.observed(record)
+        self.stage.observed.clear()
+        self.stage._collect()
+        return [(one.topic.decode(), json.loads(one.body[0])) for one in self.stage.actions(Fanout)]
+
+
+def test_nothing_is_observed_while_nobody_listens() -> None:
+    studio = Studio()
+    for prefix in (b"", b"p", b"weather/"):
+        studio.subscribe(prefix)
+    studio.stage.worker("w", "echo")
+    assert studio.stage.observed == []
+    studio.monitor.tick(studio.stage.now)
+    assert studio.said() == []
+
+
+def test_who_listens_is_counted() -> None:
+    studio = Studio()
+    bus = studio.stage.bus
+    studio.subscribe(b"polybus/", wanted=False)
+    assert bus.monitored == 0
+    studio.subscribe(b"polybus/monitor/node_up")
+    studio.subscribe(b"polybus/")
+    studio.subscribe(b"polybus/")
+    assert bus.monitored == 3
+    for _ in range(5):
+        studio.subscribe(b"polybus/", wanted=False)
+    assert bus.monitored == 1
+    studio.subscribe(b"polybus/monitor/node_up", wanted=False)
+    assert bus.monitored == 0
+
+
+def test_peers_that_come_and_go_are_told() -> None:
+    studio = Studio()
+    studio.subscribe(b"polybus/monitor/")
+    stage = studio.stage
+    stage.worker("w", "echo", "sum")
+    stage.submit("c", "1", "echo")
+    stage.result("w")
+    stage.gone("w", "it left")
+    told = studio.said()
+    assert [topic for topic, _ in told] == ["polybus/monitor/worker_up", "polybus/monitor/worker_down"]
+    up, down = (content for _, content in told)
+    assert up == {
+        "at": 1_001_000.0,
+        "event": "worker_up",
+        "services": ["echo", "sum"],
+        "worker": "w",
+        "dialect": "w",
+    }
+    assert (down["worker"], down["reason"]) == ("w", "it left")
+
+
+def test_nodes_are_told_by_name() -> None:
+    for what, event in (
+        ("registered", "node_up"),
+        ("node_late", "node_late"),
+        ("node_down", "node_down"),
+        ("bridge_up", "bridge_up"),
+    ):
+        found = monitor.event_of(Observed(1.0, what, service=b"probe", reason="r"), 7.0, str)
+        assert found is not None
+        assert found[0] == b"polybus/monitor/" + event.encode()
+        assert found[1]["reason"] == "r"
+        assert found[1].get("node", "probe") == "probe"
+    assert monitor.event_of(Observed(1.0, "accepted", service=b"probe"), 7.0, str) is None
+
+
+def test_they_are_no_last_values() -> None:
+    studio = Studio()
+    studio.subscribe(b"polybus/")
+    studio.stage.worker("w", "echo")
+    studio.monitor.tick(studio.stage.now)
+    assert len(studio.said()) == 2
+    assert len(studio.stage.bus.last) == 0
+    assert studio.stage.bus.counters.published == 0
+
+
+def test_the_summary_has_rates() -> None:
+    studio = Studio()
+    studio.subscribe(b"polybus/monitor/summary")
+    stage = studio.stage
+    stage.worker("w", "echo", credit=2, heartbeat=BEATS)
+    studio.said()
+    studio.monitor.tick(stage.now)
+    ((topic, first),) = studio.said()
+    assert topic == "polybus/monitor/summary"
+    assert first["accepted_per_s"] == 0.0
+    assert (first["broker"], first["workers"], first["workers_late"]) == ("b1", 1, 0)
+    for number in range(4):
+        stage.submit("c", str(number), "echo")
+    stage.result("w")
+    stage.now += 2.0
+    studio.monitor.tick(stage.now)
+    second = studio.said()[-1][1]
+    assert (second["accepted_per_s"], second["replied_per_s"]) == (2.0, 0.5)
+    assert second["workers_late"] == 1
+    assert second["busiest"] == [{"service": "echo", "workers": 1, "queued": 1, "running": 2}]
+    # After a while without listeners it begins anew.
+    studio.subscribe(b"polybus/monitor/summary", wanted=False)
+    studio.monitor.tick(stage.now)
+    assert studio.monitor.summary(stage.now + 1)["accepted_per_s"] == 0.0
+
+
+def test_liveness_of_every_service_worker_and_node() -> None:
+    stage = Stage()
+    stage.worker("w", "echo", credit=4, heartbeat=BEATS)
+    stage.worker("v", "sum")
+    stage.submit("c", "1", "echo")
+    stage.submit("c", "2", "nobody")
+    stage.now += 2.0
+    found = monitor.liveness(stage.bus, stage.now, str, views.Rates())
+    assert found["counts"] == {"services": 3, "workers": 2, "nodes": 0}
+    services = found["services"]
+    assert {name: row["state"] for name, row in services.items()} == {
+        "echo": "late",
+        "nobody": "unserved",
+        "sum": "alive",
+    }
+    assert (services["echo"]["load"], services["echo"]["up_s"], services["echo"]["silent_s"]) == (
+        0.25,
+        2.0,
+        2.0,
+    )
+    assert (services["nobody"]["queued"], services["nobody"]["load"]) == (1, None)
+    assert {row["worker"]: row["late"] for row in found["workers"]} == {"w": True, "v": False}
