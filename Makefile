@@ -18,7 +18,7 @@ JOBS := 2
 $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
-.PHONY: help setup demo test lint format types contracts conformance matrix fuzz crash store-faults bench-broker \
+.PHONY: help setup demo test lint format types contracts conformance matrix bridge fuzz crash store-faults bench-broker \
 	bench-jobs bench-fanout idle-workers docs-check diagrams lock clean
 
 help: ## print this help
@@ -51,6 +51,9 @@ conformance: $(STAMP) ## print every protocol statement with its tests and their
 
 matrix: $(STAMP) ## call every worker dialect from every client dialect
 	$(BIN)/python tests/matrix/run.py $(ARGS)
+
+bridge: $(STAMP) ## join three brokers in three networks, and break what joins them (ARGS=--quick)
+	$(BIN)/python tests/bridge/run.py $(ARGS)
 
 fuzz: $(STAMP) ## feed the decoders and the broker with broken input (SECONDS=60)
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)

@@ -223,6 +223,42 @@ def subscription(rng: random.Random) -> Frames:
     return [rng.choice((b"\x01", b"\x00")) + rng.choice((b"", b"fuzz-topic", b"x" * rng.randrange(300)))]
 
 
+def bridge(rng: random.Random) -> Frames:
+    peer = f"fuzz-broker-{rng.randrange(3)}"
+    greeting = {"name": peer, "instance": str(rng.randrange(2)), "credit": 10, "heartbeat_s": 1}
+    offers = {name(rng).decode(): [peer, *(["x", "y"][: rng.randrange(3)])] for _ in range(rng.randrange(4))}
+    advert = {"offers": offers, "withdrawn": [name(rng).decode()], "full": rng.random() < 0.2}
+    call = {"hops": [peer], "ttl_ms": rng.choice((0, 10, 3000))}
+    news = {
+        "origin": f"{peer}#1",
+        "number": rng.randrange(10**6),
+        "at": 1.7e9,
+        "hops": [peer],
+        "snapshot": rng.random() < 0.3,
+    }
+    if rng.random() < 0.3:
+        return [b"PBBR1", b"HELLO", b"1", json.dumps(greeting).encode()]
+    return [
+        b"PBBR1",
+        *rng.choice(
+            [
+                [b"BEAT"],
+                [b"BYE", b"tired"],
+                [b"DENIED", b"unknown", b"say HELLO first"],
+                [b"ADVERT", json.dumps(advert).encode()],
+                [b"REQUEST", ident(rng), name(rng), json.dumps(call).encode(), body(rng)],
+                [b"REQUEST", ident(rng), name(rng), json.dumps(call).encode(), body(rng)],
+                [b"PARTIAL", ident(rng), body(rng)],
+                [b"REPLY", ident(rng), body(rng)],
+                [b"REFUSED", ident(rng), b"failed", b"no tea", body(rng)],
+                [b"RETURN", ident(rng), b"elsewhere"],
+                [b"CANCEL", ident(rng)],
+                [b"PUBLISH", b"fuzz-topic", json.dumps(news).encode(), body(rng)],
+            ]
+        ),
+    ]
+
+
 MAKERS: dict[str, Make] = {
     "ebus.frontend": ebus,
     "ebus.backend": ebus,
@@ -236,6 +272,7 @@ MAKERS: dict[str, Make] = {
     "majordomo.clients": majordomo,
     "majordomo.workers": majordomo,
     "dbp.port": dbp,
+    "bridge.port": bridge,
     "admin.port": admin,
 }
 

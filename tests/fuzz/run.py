@@ -42,6 +42,8 @@ SETTINGS: dict[str, object] = {
     "limits.idle_service_s": 3,
     "limits.topics_counted": 100,
     "limits.held_bytes": 512_000_000,
+    "bridge.name": "fuzzed",
+    "bridge.topics": "fuzz",
     "last_values.count": 200,
     "last_values.bytes": 4_000_000,
 }
