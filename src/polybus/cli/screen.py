@@ -85,13 +85,15 @@ def _times(row: Row, old: Row | None) -> dict[int, int]:
 def _rate(row: Row, old: Row | None, names: Sequence[str], span_s: float) -> float | None:
     if old is None or not span_s:
         return None
-    return round(max(0, sum(row[name] - old[name] for name in names)) / span_s, 1)
+    grown: int = sum(row[name] - old[name] for name in names)
+    return round(max(0, grown) / span_s, 1)
 
 
 def _worker_rate(row: Row, done: dict[str, int], span_s: float) -> float | None:
     if row["worker"] not in done or not span_s:
         return None
-    return round(max(0, row["done"] - done[row["worker"]]) / span_s, 1)
+    grown: int = row["done"] - done[row["worker"]]
+    return round(max(0, grown) / span_s, 1)
 
 
 # -- the screen -------------------------------------------------------------------------------
