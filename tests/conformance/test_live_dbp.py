@@ -5,7 +5,9 @@ Our answers carry the time in the asker's form, so it is looked at once and cut 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import struct
 import time
 from typing import Any
@@ -66,7 +68,9 @@ def test_registration_and_information(broker: LiveBroker, service: bytes) -> Non
         node.say(b"UwU", info(service))
         command, configuration = node.hear()
         assert command == b"OwO"
-        assert json.loads(configuration) == {"heartbeat_s": 60.0}
+        agreed = json.loads(configuration)
+        assert (agreed["heartbeat_s"], agreed["liveness"]) == (60.0, 4)
+        assert broker["dbp.udp"].endswith(f":{agreed['udp']}")
         client.say(b"u_U", service)
         command, body = client.hear()
         entry = json.loads(body)[service.decode()]
@@ -127,6 +131,37 @@ def test_heartbeats_both_ways(broker: LiveBroker, service: bytes) -> None:
             assert name
             node.say(b"<3", service)
             assert node.hear() == [b"u.u", b""]
+
+
+@pytest.mark.conforms("DBP-15", "DBP-28")
+def test_heartbeats_in_datagrams_and_after_a_missed_one_over_tcp(broker: LiveBroker, service: bytes) -> None:
+    with Node(broker) as node, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as beats:
+        node.say(b"UwU", info(service, BEAT_S))
+        command, configuration = node.hear()
+        assert command == b"OwO"
+        beats.bind(("127.0.0.1", 0))
+        beats.settimeout(BEAT_S)
+        came = asked = 0
+        while came < 2 * MOST:
+            beats.sendto(b"<3 1700000000.0 " + service, ("127.0.0.1", json.loads(configuration)["udp"]))
+            with contextlib.suppress(TimeoutError):
+                word, when, name = beats.recv(1000).split(b" ", 2)
+                assert (word, name) == (b"<3", b"polybus")
+                assert abs(float(when) - time.time()) < 60
+                came += 1
+            while (frames := node.get(0)) is not None:
+                assert frames[1] == b"<3", frames
+                asked += 1
+        # On a busy machine a beat may be late; while they come, nobody asks over TCP.
+        assert asked < came / 2
+        # No more of them: the question comes over TCP, and as long as it is answered, the service stays.
+        for _ in range(MOST + 1):
+            empty, command, _, _ = node.recv(BEAT_S * FEWEST + 1.0)
+            assert (empty, command) == (b"", b"<3")
+            node.say(b"<3", service)
+            assert node.hear() == [b"u.u", b""]
+        assert is_listed(broker, service)
+        wait_for(lambda: not is_listed(broker, service))
 
 
 @pytest.mark.conforms("DBP-26", "DBP-27")

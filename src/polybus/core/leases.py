@@ -7,8 +7,9 @@ setting says, and never before it had the time to answer.  (So a stalled broker,
 datagrams, costs nobody the lease.)
 
 Our own datagrams go only to a node that has shown itself by one, from the ip that it registered: back to
-where it came from, at the agreed timing, and only as long as datagrams come from there.  So nobody can have us send
-anything to third parties, and what we send is never more than what came in, but for a few beats at the end.
+where it came from, at the agreed timing, and only as long as datagrams come from there.  So nobody can make
+us send anything to third parties, and what we send is never more than what came in, but for a few beats at
+the end.
 """
 
 from __future__ import annotations
@@ -300,8 +301,8 @@ def _beckon(bus: Bus, node: Node, now: float) -> float:
     bus.actions.append(Beckon(node.pulse_from or (), ended))
     worker = worker_of(node)
     if worker is not None:
-        # It need not be told over TCP as well.
-        worker.spoken_at = now
+        # It need not be told over TCP as well, unless datagrams cease: half an interval is for the way.
+        worker.spoken_at = now + every_s / 2
     return node.pulsed_at + every_s
 
 
