@@ -29,6 +29,11 @@ HOT_MODULES = (
     "core/dispatching",
     "core/requests",
     "server/effects",
+    # Those that a guaranteed job meets besides.
+    "core/timers",
+    "core/durable",
+    "core/written",
+    "core/desk",
     # And those that a publication meets.
     "dialects/pubsub",
     "core/topics",

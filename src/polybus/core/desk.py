@@ -171,9 +171,9 @@ def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
             refused[str(position)] = {"error": str(error.reason), "detail": str(error)}
         else:
             if unsure is None:
-                request = groups[job_id].first if job_id in groups else known[job_id]
-                if isinstance(request, Request) and _is_unsure(request):
-                    unsure = request
+                found = groups[job_id].first if job_id in groups else known[job_id]
+                if isinstance(found, Request) and _is_unsure(found):
+                    unsure = found
     bus.counters.rejected += len(refused)
     words: list[Accept | Answer] = [_receipt(call)] if call.receipt else []
     if call.wants_reply:
@@ -225,6 +225,11 @@ def _check_store(bus: Tables, guarantee: bool) -> None:
         raise Refused(Reason.STORE_UNAVAILABLE, f"it cannot be guaranteed: {bus.store_trouble}")
 
 
+def _promise(specs: tuple[envelope.JobSpec, ...]) -> bool:
+    """Whether any of these is guaranteed."""
+    return any(spec.guarantee for spec in specs)
+
+
 def _admit(bus: Tables, name: str, size: int) -> Service:
     service, (reason, detail) = admit(bus, bus.desk, name.encode(), b"", size)
     if service is None:
@@ -240,7 +245,7 @@ def _accept_job(bus: Tables, job_id: bytes, submission: Submission, frames: list
     options = governed(envelope.options_of(submission, then), service.policy)
     if bus.store_trouble:
         # What follows is guaranteed by what it follows, so there must be a store for all of it.
-        _check_store(bus, options.guarantee or any(spec.guarantee for spec in submission.then))
+        _check_store(bus, options.guarantee or _promise(submission.then))
     accept(bus, bus.desk, None, job_id, service, frames, options, now, submission.ttl_s, submission.delay_s)
 
 
@@ -260,7 +265,7 @@ def _accept_group(bus: Tables, job_id: bytes, submission: Submission, now: float
         service = _admit(bus, spec.service, len(body))
         parts.append((member, service, body, governed(envelope.options_of(spec, (), job_id), service.policy)))
     # A group that survives needs members that do.
-    guarantee = any(part[-1].guarantee for part in parts) or any(spec.guarantee for spec in submission.then)
+    guarantee = any(part[-1].guarantee for part in parts) or _promise(submission.then)
     _check_store(bus, guarantee)
     then = tuple(map(envelope.write_spec, submission.then))
     group = flows.Group(len(members), guarantee, then)

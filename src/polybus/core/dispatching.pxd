@@ -24,3 +24,8 @@ cpdef flow(Tables bus, Service service, double now)
 
 @cython.locals(service=Service)
 cpdef refile(Worker worker)
+
+cpdef release(Tables bus, Request request, double now)
+
+@cython.locals(service=Service)
+cpdef _note_start(Tables bus, Request request, Worker worker, Service service, double now)

@@ -103,6 +103,11 @@ def test_the_same_list_again_is_the_same_jobs(stage: LedgerStage) -> None:
     assert answer(stage) == {"jobs": 2, "refused": {}}
     assert stage.bus.counters.duplicates == 4
     assert len(stage.delivered()) == 2
+    stage.result("w", stage.job_request("a").token)
+    stage.write()
+    stage.taken.clear()
+    submit(stage, data, number="4")
+    assert answer(stage) == {"jobs": 2, "refused": {}}
 
 
 def test_chains_and_groups_may_be_in_it(stage: LedgerStage) -> None:
