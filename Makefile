@@ -19,7 +19,7 @@ $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
 .PHONY: help setup demo test lint format types contracts conformance matrix bridge fuzz crash store-faults bench-broker \
-	bench-jobs bench-fanout idle-workers docs-check diagrams lock clean
+	bench-jobs bench-fanout idle-workers idle-nodes docs-check diagrams lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-fanout: $(STAMP) ## measure publications to many subscribers, against libz
 
 idle-workers: $(STAMP) ## measure what thousands of idle workers cost
 	$(BIN)/python benchmarks/idle_workers.py $(ARGS)
+
+idle-nodes: $(STAMP) ## measure what thousands of nodes cost that beat in datagrams
+	$(BIN)/python benchmarks/idle_nodes.py $(ARGS)
 
 docs-check: $(STAMP) ## check links and make targets named in the documents
 	$(BIN)/python scripts/docs_check.py

@@ -94,7 +94,10 @@ def end_children_with_us() -> None:
 
 @contextlib.contextmanager
 def started(
-    command: Sequence[str], environ: Mapping[str, str] | None = None, ready: str = "ready"
+    command: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    ready: str = "ready",
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[Running]:
     """Run a command until the block ends; it has begun when it prints a line `ready name=endpoint …`."""
     folder = Path(tempfile.mkdtemp(prefix="polybus-bench-"))
@@ -105,7 +108,7 @@ def started(
             command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environ, cwd=folder
         )
     try:
-        line = _await_line(process, log, ready)
+        line = _await_line(process, log, ready, patience_s)
         yield Running(process, dict(pair.split("=", 1) for pair in line.split()[1:]), log)
     finally:
         stop(process)
@@ -121,8 +124,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _await_line(process: subprocess.Popen[bytes], log: Path, ready: str) -> str:
-    deadline = time.monotonic() + PATIENCE_S
+def _await_line(process: subprocess.Popen[bytes], log: Path, ready: str, patience_s: float) -> str:
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         ended = process.poll() is not None
         for line in log.read_text(errors="replace").splitlines(keepends=True):

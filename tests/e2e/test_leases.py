@@ -1,4 +1,4 @@
-"""Leases over real sockets: datagrams both ways, questions over TCP, registrations that outlive the broker."""
+"""Leases over real sockets: datagrams, questions over TCP, registrations that outlive the broker."""
 
 from __future__ import annotations
 
