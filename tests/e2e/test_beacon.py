@@ -221,7 +221,7 @@ def test_addresses_without_a_broadcast_address_of_their_own(tmp_path: Path) -> N
         machine.ip("addr", "add", "10.46.0.9/16", "brd", "10.46.7.7", "dev", "net0")
         machine.ip("addr", "add", "10.47.0.9/31", "dev", "net0")
         machine.ip("addr", "add", "10.48.0.9/24", "dev", "net0", "label", "net0:1")
-        machine.ip("link", "add", "idle", "type", "dummy")
+        machine.ip("link", "add", "idle", "type", "bridge")
         machine.ip("addr", "add", "10.49.0.9/24", "dev", "idle")
         command = machine.command([sys.executable, "-c", code])
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)

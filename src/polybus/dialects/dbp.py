@@ -159,15 +159,15 @@ class Dbp:
         self._bus.handle(events.Submit(address, voice, b"", message.service, message.body), now)
 
     def _inform(self, address: Address, at: int, message: wire.InfoRequest, now: float) -> None:
+        voice = self._voices[at][message.form]
         if message.service == wire.BROKER:
             body = [catalog.introduce(self.about())]
-        else:
-            voice = self._voices[at][message.form]
-        if message.service.startswith(BUILT_IN):
+        elif message.service.startswith(BUILT_IN):
             # Asking about the broker's own (`polybus.monitor`) is asking it.
             self._bus.handle(events.Submit(address, voice, b"", message.service, []), now)
             return
-        body = [catalog.describe(self._bus, message.service)]
+        else:
+            body = [catalog.describe(self._bus, message.service)]
         self._bus.actions.append(Answer(address, voice, message.service, b"", body))
 
     def _pong(self, address: Address, at: int, message: wire.Ping, now: float) -> None:

@@ -43,6 +43,11 @@ def test_one_service_or_all_of_every_dialect(net: Network) -> None:
     assert net.info() == {"Gondor": gondor, "echo": echo}
 
 
+def test_who_found_the_broker_by_its_beacon_asks_it_about_itself(net: Network) -> None:
+    assert net.info(b"polybus.broker") == {"polybus.broker": {"name": "polybus"}}
+    assert net.info() == {}
+
+
 @pytest.mark.conforms("DBP-3")
 def test_the_originals_client_finds_the_address_where_it_looks_for_it(net: Network) -> None:
     net.original(b"r", "Rohan", 5250)
