@@ -44,7 +44,7 @@ def test_one_service_or_all_of_every_dialect(net: Network) -> None:
 
 
 def test_who_found_the_broker_by_its_beacon_asks_it_about_itself(net: Network) -> None:
-    assert net.info(b"polybus.broker") == {"polybus.broker": {"name": "polybus"}}
+    assert net.info(b"polybus.broker") == {"polybus.broker": {"name": "Amon Din"}}
     assert net.info() == {}
 
 
