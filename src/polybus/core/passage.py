@@ -76,8 +76,8 @@ class Passage:
         self.prefixes = prefixes
         self._number = 0
         self._seen = Seen()
-        # The newest publication of a topic that crossed: its origin and its number there.
-        self._newest: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
+        # The newest publication of a topic that crossed: its origin, its number there, and its time.
+        self._newest: OrderedDict[bytes, tuple[str, int, float]] = OrderedDict()
         # Publications that came over a bridge and are on their way to subscribers here.
         self._foreign: dict[int, Fanout] = {}
         self._last_at = -inf
@@ -98,7 +98,7 @@ class Passage:
         self._last_at = value.at
         self._number += 1
         self._seen.is_new(self.origin, self._number)
-        self._note(value.topic, self.origin, self._number)
+        self._note(value.topic, self.origin, self._number, value.at)
         return self._number
 
     def arrive(
@@ -110,7 +110,9 @@ class Passage:
             bus.publications_refused += 1
             return False
         old = bus.last.get(topic)
-        if snapshot and ((old is not None and old.at >= at) or self._newest.get(topic) == (origin, number)):
+        if snapshot and (
+            (old is not None and old.at >= at) or self._newest.get(topic, ())[:2] == (origin, number)
+        ):
             # Seen all the same: it may yet come another way.
             self._seen.is_new(origin, number, snapshot)
             return False
@@ -127,11 +129,11 @@ class Passage:
             # It is told, but what is here is newer.
             bus.last.put(old)
         else:
-            self._note(topic, origin, number)
+            self._note(topic, origin, number, at)
         return True
 
-    def _note(self, topic: bytes, origin: str, number: int) -> None:
-        self._newest[topic] = (origin, number)
+    def _note(self, topic: bytes, origin: str, number: int, at: float) -> None:
+        self._newest[topic] = (origin, number, at)
         self._newest.move_to_end(topic)
         if len(self._newest) > NEWEST:
             self._newest.popitem(last=False)
@@ -151,5 +153,7 @@ class Passage:
         if topic not in self._newest:
             self._number += 1
             self._seen.is_new(self.origin, self._number)
-            self._note(topic, self.origin, self._number)
-        return (value, *self._newest[topic])
+            self._note(topic, self.origin, self._number, value.at)
+        origin, number, at = self._newest[topic]
+        # One of another time was published a moment ago and has no name yet: it goes out by itself.
+        return (value, origin, number) if at == value.at else None

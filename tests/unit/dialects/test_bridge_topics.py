@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from polybus.core.passage import ORIGINS, WINDOW, Seen
+from polybus.core.topics import receive
 from support.bridges import Island, World
 
 
@@ -157,6 +158,24 @@ def test_a_restarted_broker_gets_the_values_again() -> None:
     world.wait(15)
     assert b.publications == [(b"weather", b"1")]
     assert a.publications == [(b"weather", b"1")]
+
+
+def test_a_value_that_is_just_being_published_is_told_once() -> None:
+    world = World()
+    a = world.broker("A", peers=["B"], topics=["weather"])
+    a.publish("weather", b"1")
+    b = world.broker("B", topics=["weather"])
+    while not a.neighbours:
+        world.now += 0.05
+        for island in (a, b):
+            island.tick()
+        world.run()
+    # In the same turn of the loop, before the values for the new neighbour are sent.
+    world.now += 0.01
+    receive(a.bus, b"weather", [b"2"], world.now)
+    a.bridges.tick(world.now)
+    world.wait(1)
+    assert b.publications in ([(b"weather", b"1"), (b"weather", b"2")], [(b"weather", b"2")])
 
 
 def test_hops_are_limited() -> None:
