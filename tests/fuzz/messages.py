@@ -109,7 +109,7 @@ CRONS = (b"0 0 29 2 *", b"* * * *", b"61 * * * *", b"0 0 1 1 ?", b"\xff", b"*/0 
 def emqp(rng: random.Random) -> Frames:
     queues = json.dumps([[rng.randrange(100), name(rng).decode()] for _ in range(rng.randrange(3))]).encode()
     headers = rng.choice((b"", b"reply-requested", b"reply-requested,guarantee", b"retry-count:3,timeout:5"))
-    holding = json.dumps({"polybus": 1, "holding": [f"t{rng.randrange(9)}"]}).encode()
+    holding = json.dumps({"polybus": rng.choice((1, 2)), "holding": [f"t{rng.randrange(9)}"]}).encode()
     schedule = b'["run", {"callable": "f", "path": "m", "args": [], "kwargs": {}, "class_args": []}]'
     return lead(
         rng,
@@ -133,6 +133,8 @@ def emqp(rng: random.Random) -> Frames:
                     [b"PROGRESS", ident(rng), ident(rng), body(rng)],
                     [b"RETURN", ident(rng), ident(rng)],
                     [b"LEAVE", ident(rng)],
+                    [b"DONE", ident(rng), *(part(rng) for _ in range(3) for part in (ident, body))],
+                    [b"SLOTS", ident(rng), rng.choice((b"1", b"7", b"0", b"-1", b"100000", b"9" * 20))],
                     [b"HEARTBEAT", ident(rng), b"1700000000.5"],
                     [b"ACK", ident(rng), ident(rng)],
                     [b"DISCONNECT", ident(rng)],

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus.wire import emqp
+from polybus.wire.emqp_extension import MAX_SLOTS
 from polybus.wire.emqp_headers import MAX_NUMBER, MAX_RETRIES
 from polybus.wire.emqp_inform import MAX_WEIGHT
 from polybus.wire.emqp_schedule import MAX_INTERVAL_S
@@ -31,7 +32,7 @@ headers = st.builds(
     other=st.lists(others, max_size=4).map(tuple),
 )
 common = st.one_of(
-    st.builds(emqp.Ack, ids, ids, st.booleans()),
+    st.builds(emqp.Ack, ids, ids, st.integers(0, 3)),
     st.builds(emqp.Heartbeat, ids, st.floats(allow_nan=False, allow_infinity=False)),
     st.builds(emqp.Disconnect, ids),
     st.builds(emqp.Goodbye, ids),
@@ -41,7 +42,14 @@ queues = st.lists(st.builds(emqp.Queue, st.integers(0, MAX_WEIGHT), names), max_
 tokens = st.from_regex(r"\A[!-~]{1,40}\Z").map(str.encode)
 informs = st.one_of(
     st.builds(emqp.Inform, ids, st.just("worker"), queues),
-    st.builds(emqp.Inform, ids, st.just("worker"), queues, st.lists(tokens, max_size=4).map(tuple)),
+    st.builds(
+        emqp.Inform,
+        ids,
+        st.just("worker"),
+        queues,
+        st.lists(tokens, max_size=4).map(tuple),
+        st.integers(1, 3),
+    ),
     st.builds(emqp.Inform, ids, st.just("scheduler")),
 )
 # Not JSON, so that a message in the document's form tells no times.
@@ -66,6 +74,10 @@ from_workers = st.one_of(
     st.builds(emqp.Progress, ids, ids, bodies),
     st.builds(emqp.Leave, ids),
     st.builds(emqp.Return, ids, ids),
+    st.builds(
+        emqp.Done, ids, st.lists(st.tuples(ids, st.binary(max_size=64)), min_size=1, max_size=emqp.MAX_JOINED)
+    ),
+    st.builds(emqp.Slots, ids, st.integers(1, MAX_SLOTS)),
     informs,
     common,
 )
@@ -113,8 +125,8 @@ def test_admin_to_broker(message: emqp.AdminMessage) -> None:
 @given(common, words)
 def test_broker_to_all(message: emqp.Common, word: bytes) -> None:
     match message:
-        case emqp.Ack(msg_id, acked_id, extended):
-            frames = emqp.write_ack(msg_id, acked_id, extended)
+        case emqp.Ack(msg_id, acked_id, version):
+            frames = emqp.write_ack(msg_id, acked_id, version)
         case emqp.Heartbeat(msg_id, unix_ts):
             frames = emqp.write_heartbeat(msg_id, unix_ts)
         case emqp.Disconnect(msg_id):
@@ -144,6 +156,14 @@ def test_broker_to_worker(msg_id: bytes, queue: bytes, wanted: emqp.Headers, bod
 @given(ids, ids)
 def test_broker_to_polybus_worker(msg_id: bytes, token: bytes) -> None:
     assert emqp.read_as_worker(emqp.write_cancel(msg_id, token)) == emqp.Cancel(msg_id, token)
+
+
+orders = st.lists(st.builds(emqp.Request, ids, names, headers, bodies), min_size=1, max_size=6)
+
+
+@given(ids, orders)
+def test_many_jobs_to_a_polybus_worker(msg_id: bytes, jobs: list[emqp.Request]) -> None:
+    assert emqp.read_as_worker(emqp.write_orders(msg_id, jobs)) == emqp.Orders(msg_id, jobs)
 
 
 @given(names, bodies)

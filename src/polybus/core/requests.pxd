@@ -10,5 +10,8 @@ cdef dict _ANSWER
 @cython.locals(worker=Worker, request=Request)
 cpdef finish(Tables bus, tuple address, bytes token, list body, object now)
 
+@cython.locals(worker=Worker)
+cpdef give_slots(Tables bus, tuple address, Py_ssize_t slots, object now)
+
 @cython.locals(client=Client, service=bytes, request_id=bytes, answer=Answer)
 cpdef end(Tables bus, Request request, object move, object reason, str detail, list body, object now)

@@ -154,6 +154,20 @@ def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) 
             flow(bus, request.service, now)
 
 
+def give_slots(bus: Tables, address: Address, slots: int, now: float) -> None:
+    """A worker that grants its own slots has so many more. One that rests gets one request for each, as with
+    an answer: all at once would only be refused again."""
+    worker = bus.workers.get(address)
+    if worker is None:
+        return
+    worker.seen_at = now
+    worker.free += slots
+    refile(worker)
+    feed(bus, worker, now)
+    for _ in range(slots - 1 if worker.state is WorkerState.CONGESTED else 0):
+        feed(bus, worker, now)
+
+
 def _too_large(bus: Tables, request: Request, now: float) -> None:
     bus.counters.failed += 1
     request.service.failed += 1

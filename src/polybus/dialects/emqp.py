@@ -1,8 +1,7 @@
 """eMQP on the core: jobs in queues, workers that grant slots, schedulers and topics.
 
 A client hears of its job twice: a receipt when it is accepted (`Accept`), and the result if it asked for one
-(`reply-requested`).  A public job manager reports the end of a job only if that header is set, so on the way
-to a worker it always is; whether the client gets to see the result is the core's business.
+(`reply-requested`).  How clients and workers are spoken to is in `emqp_voices`.
 
 Jobs do not expire unless `expiry_s` says so: `timeout` limits how long one runs, not how long it waits, and
 work that piled up overnight is still to be done.
@@ -11,132 +10,40 @@ Public workers and schedulers take any message as a sign that the broker knows t
 silence.  So a worker that the bus does not know, or gave up for lost, is told nothing.  They exit on a
 DISCONNECT, so the word for "go" is the goodbye, KBYE (the document's KBAI if `strict`).
 
-A polybus worker says so when it comes (`wire.emqp_inform`).  It gets a voice of its own, with CANCEL and the
-number of the attempt, and may say PROGRESS, LEAVE and RETURN; no other peer sees any of that.
+A polybus worker says so when it comes (`wire.emqp_inform`).  It gets a voice of its own, and both may use the
+words of `wire.emqp_extension`; no other peer sees any of that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import count
-from math import ceil, inf
+from math import inf
 from typing import Any, Final
 
 import msgspec
 
 from polybus.core import events
-from polybus.core.actions import (
-    HEARTBEAT_MISSED,
-    UNKNOWN_WORKER,
-    Accept,
-    Answer,
-    Beat,
-    Dismiss,
-    Refuse,
-    Reschedule,
-    Say,
-    Stop,
-)
+from polybus.core.actions import Answer, Say
 from polybus.core.bus import Bus
-from polybus.core.model import PLAIN_CALL, Address, Heartbeat, JobOptions, Request, Worker
-from polybus.dialects.crossing import error_body, read_error, reason_of
-from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing
+from polybus.core.model import Address, Heartbeat, JobOptions
+from polybus.core.requests import finish, give_slots
+from polybus.dialects.crossing import read_error, reason_of
+from polybus.dialects.emqp_voices import ClientVoice, JoiningVoice, NewId, PolybusWorkerVoice, WorkerVoice
+from polybus.dialects.port import Hear, Message, Rebuke, by_framing
 from polybus.errors import RemoteProtocolError
 from polybus.wire import emqp as wire
 from polybus.wire.frames import read_command, read_id, refuse
 
 # What a worker without queues serves them with, as in public brokers.
 DEFAULT_WEIGHT: Final = 10
-# The result of a job that has none (EMQP-28).
-NO_RESULT: Final = b"true"
-
-NewId = Callable[[], bytes]
 
 
 def message_ids(bus: Bus) -> NewId:
     """Ids for the messages that we make up: short, ASCII, and not those of an earlier life of this broker."""
     numbers = count(1)
     return lambda: b"%b.%x" % (bus.nonce, next(numbers))
-
-
-class ClientVoice(Voice):
-    dialect = "emqp"
-
-    def __init__(self, lead: Message, new_id: NewId) -> None:
-        self._lead = lead
-        self._new_id = new_id
-
-    def accept(self, action: Accept) -> Message:
-        return [action.client[1], *self._lead, *wire.write_receipt(self._new_id(), action.request_id)]
-
-    def answer(self, action: Answer) -> Message:
-        body = action.body
-        if not body:
-            body = [NO_RESULT]
-        return [action.client[1], *self._lead, *wire.write_result(self._new_id(), body, action.request_id)]
-
-    def refuse(self, action: Refuse) -> Message:
-        tail = wire.write_result(self._new_id(), [error_body(action)], action.request_id)
-        return [action.client[1], *self._lead, *tail]
-
-
-class WorkerVoice(Voice):
-    """Workers and schedulers alike."""
-
-    dialect = "emqp"
-
-    def __init__(self, lead: Message, new_id: NewId, wall: Callable[[], float], strict: bool) -> None:
-        self._lead = lead
-        self._new_id = new_id
-        self._wall = wall
-        self._strict = strict
-
-    def deliver(self, worker: Worker, request: Request) -> Message:
-        headers = _headers_for(request.options)
-        tail = wire.write_order(request.token, request.service.name, headers, request.body)
-        return [worker.address[1], *self._lead, *tail]
-
-    def beat(self, action: Beat) -> Message:
-        tail = wire.write_heartbeat(self._new_id(), self._wall())
-        return [action.worker.address[1], *self._lead, *tail]
-
-    def dismiss(self, action: Dismiss) -> Message | None:
-        if action.reason in (UNKNOWN_WORKER, HEARTBEAT_MISSED):
-            return None
-        tail = wire.write_goodbye(self._new_id(), wire.KBAI if self._strict else wire.KBYE)
-        return [action.peer[1], *self._lead, *tail]
-
-    def reschedule(self, action: Reschedule) -> Message:
-        return [action.worker.address[1], *self._lead, *self._schedule(action.message)]
-
-    def _schedule(self, message: wire.Schedule | wire.Unschedule) -> Message:
-        # Public schedulers know the long form only, and do not survive the other.
-        if self._strict or len(message.raw) == LONG_SCHEDULE:
-            return list(message.raw)
-        return wire.write_from_client(message)
-
-    def ack(self, peer: Address, msg_id: bytes) -> Message:
-        return [peer[1], *self._lead, *wire.write_ack(self._new_id(), msg_id)]
-
-
-class PolybusWorkerVoice(WorkerVoice):
-    """Workers of our own: they can stop what they run, and want to know which attempt it is."""
-
-    def deliver(self, worker: Worker, request: Request) -> Message:
-        headers = _headers_for_attempt(request.options, request.attempt)
-        tail = wire.write_order(request.token, request.service.name, headers, request.body)
-        return [worker.address[1], *self._lead, *tail]
-
-    def stop(self, action: Stop) -> Message:
-        return [action.worker.address[1], *self._lead, *wire.write_cancel(self._new_id(), action.token)]
-
-    def ack(self, peer: Address, msg_id: bytes) -> Message:
-        return [peer[1], *self._lead, *wire.write_ack(self._new_id(), msg_id, extended=True)]
-
-
-# The frames of a SCHEDULE with interval and cron.
-LONG_SCHEDULE: Final = 8
 
 
 class Emqp:
@@ -166,6 +73,7 @@ class Emqp:
         self.client_voices = by_framing(lambda lead: ClientVoice(lead, new_id))
         self._worker_voices = by_framing(lambda lead: WorkerVoice(lead, new_id, wall, strict))
         self._polybus_voices = by_framing(lambda lead: PolybusWorkerVoice(lead, new_id, wall, strict))
+        self._joining_voices = by_framing(lambda lead: JoiningVoice(lead, new_id, wall, strict))
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {wire.TAG: (self.hear, self.rebuke)}
         self.client_tags = self.worker_tags = self.tags
         self.publish_tags: dict[bytes, tuple[Hear, Rebuke]] = {wire.TAG: (self.hear_publisher, self.rebuke)}
@@ -258,7 +166,7 @@ class Emqp:
 
     def _inform(self, worker: Address, message: wire.Inform, at: int, now: float) -> None:
         bus = self._bus
-        voice = (self._worker_voices if message.holding is None else self._polybus_voices)[at]
+        voice = self._voices_for(message.version)[at]
         if message.role == "worker":
             offers = tuple((queue.name, queue.weight) for queue in message.queues)
             bus.handle(
@@ -277,6 +185,26 @@ class Emqp:
         # It has no slot yet, so no request was sent to it before this.
         if worker in bus.workers:
             bus.actions.append(Say(worker, voice.ack(worker, message.msg_id)))
+
+    def _voices_for(self, version: int) -> Sequence[WorkerVoice]:
+        """How workers are spoken to that know this version of the extension, 0 if none."""
+        if not version:
+            return self._worker_voices
+        return self._joining_voices if version >= wire.JOINING else self._polybus_voices
+
+    def _done(self, worker: Address, message: wire.Done, at: int, now: float) -> None:
+        bus = self._bus
+        for token, frame in message.answers:
+            body = [frame]
+            error = read_error(body)
+            if error is None:
+                finish(bus, worker, token, body, now)
+            else:
+                bus.handle(events.Failure(worker, token, error, body, reason_of(error)), now)
+        give_slots(bus, worker, len(message.answers), now)
+
+    def _slots(self, worker: Address, message: wire.Slots, at: int, now: float) -> None:
+        give_slots(self._bus, worker, message.count, now)
 
     def _progress(self, worker: Address, message: wire.Progress, at: int, now: float) -> None:
         self._bus.handle(events.Part(worker, message.token, message.body), now)
@@ -312,6 +240,8 @@ HEARERS: Final[dict[type, Callable[[Emqp, Address, Any, int, float], None]]] = {
     wire.Reply: Emqp._reply,
     wire.Ready: Emqp._ready,
     wire.Inform: Emqp._inform,
+    wire.Done: Emqp._done,
+    wire.Slots: Emqp._slots,
     wire.Progress: Emqp._progress,
     wire.Leave: Emqp._leave,
     wire.Return: Emqp._return,
@@ -321,12 +251,11 @@ HEARERS: Final[dict[type, Callable[[Emqp, Address, Any, int, float], None]]] = {
     wire.Disconnect: Emqp._disconnect,
 }
 
-NOTED_BY_THE_CORE: Final = frozenset({wire.Reply, wire.Ready})
+NOTED_BY_THE_CORE: Final = frozenset({wire.Reply, wire.Ready, wire.Done, wire.Slots})
 
 
 # -- headers ------------------------------------------------------------------------------------
-# Nearly all jobs have one of a few sets of headers. Those with texts of a client's own are not kept, nor are
-# those of chains and groups: what follows a job may be megabytes.
+# Nearly all jobs have one of a few sets of headers. Those with texts of a client's own are not kept.
 
 
 def _options_of(headers: wire.Headers) -> JobOptions:
@@ -339,38 +268,4 @@ def _read_options(headers: wire.Headers) -> JobOptions:
     )
 
 
-def _headers_for(options: JobOptions) -> wire.Headers:
-    if options is PLAIN_CALL:
-        return PLAIN_ORDER
-    return _write_options(options) if _is_special(options) else _write_options_cached(options)
-
-
-def _headers_for_attempt(options: JobOptions, attempt: int) -> wire.Headers:
-    if options is PLAIN_CALL and attempt == 1:
-        return FIRST_ORDER
-    return _add_attempt(options, attempt) if _is_special(options) else _add_attempt_cached(options, attempt)
-
-
-def _is_special(options: JobOptions) -> bool:
-    return bool(options.other or options.then or options.group)
-
-
-def _add_attempt(options: JobOptions, attempt: int) -> wire.Headers:
-    return msgspec.structs.replace(_headers_for(options), attempt=attempt)
-
-
-def _write_options(options: JobOptions) -> wire.Headers:
-    return wire.Headers(
-        reply_requested=True,
-        retry_count=options.retries,
-        timeout_s=ceil(options.timeout_s),
-        guarantee=options.guarantee,
-        other=options.other,
-    )
-
-
 _read_options_cached = lru_cache(maxsize=256)(_read_options)
-_write_options_cached = lru_cache(maxsize=256)(_write_options)
-_add_attempt_cached = lru_cache(maxsize=256)(_add_attempt)
-PLAIN_ORDER: Final = wire.Headers(reply_requested=True)
-FIRST_ORDER: Final = wire.Headers(reply_requested=True, attempt=1)

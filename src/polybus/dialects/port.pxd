@@ -3,6 +3,7 @@
 cdef class Voice:
     cpdef answer(self, object action)
     cpdef deliver(self, object worker, object request)
+    cpdef join(self, list message, object request)
 
 cdef class RouterEar:
     cdef object _bus

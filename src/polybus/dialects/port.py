@@ -48,6 +48,8 @@ class Voice:
     """How one kind of peer is spoken to. A dialect overrides what it has words for."""
 
     dialect = "none"
+    # Whether `join` may put further requests into a message that `deliver` has written.
+    joins = False
 
     def accept(self, action: Accept) -> Message | None:
         return None
@@ -63,6 +65,10 @@ class Voice:
 
     def deliver(self, worker: Worker, request: Request) -> Message | None:
         return None
+
+    def join(self, message: Message, request: Request) -> bool:
+        """Add a request for the same worker; False if it needs a message of its own."""
+        return False
 
     def stop(self, action: Stop) -> Message | None:
         return None

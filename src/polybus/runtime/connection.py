@@ -52,6 +52,8 @@ class Connection(Hub):
         self._name: Final = new_identity()
         # Answers that wait for a conversation, by token; and whether they are results, not failures.
         self._parked: dict[Any, tuple[list[Any], bool]] = {}
+        # Answers of this turn for a broker that takes many in one message; the same three things.
+        self._ready: list[tuple[Any, list[Any], bool]] = []
         self._unsure: deque[tuple[float, Any, list[Any]]] = deque(maxlen=UNSURE_COUNT)
         # Requests that nobody wants any more, and those whose answer nobody would hear.
         self.unwanted: list[Request] = []
@@ -82,7 +84,7 @@ class Connection(Hub):
     @property
     def knows_us(self) -> bool:
         """Whether the broker is a polybus one, which takes back what has not begun."""
-        return self.emqp is not None and self.emqp.extended and self.is_up
+        return self.emqp is not None and self.emqp.version > 0 and self.is_up
 
     @property
     def has_parked(self) -> bool:
@@ -110,6 +112,20 @@ class Connection(Hub):
             self._send_answer(token, body, final, now)
         self.flush()
 
+    def flush(self) -> None:
+        if self._ready:
+            # Nothing was granted for these: their slots are not to be used again.
+            assert self.emqp is not None
+            ready, self._ready = self._ready, []
+            for token, body, _ in ready:
+                self.outbox += [(0, message) for message in self.emqp.reply(token, body)]
+        super().flush()
+
+    def close(self) -> None:
+        # Before the goodbye, after which nobody would hear them.
+        self.flush()
+        super().close()
+
     def _other(self, at: int, event: WorkerEvent, now: float) -> None:
         if isinstance(event, Cancelled):
             if self._parked.pop(event.token, None) is not None and self.emqp is not None:
@@ -135,8 +151,11 @@ class Connection(Hub):
         self._held[at] = held
         since = self.emqp.heard_at - UNSURE_S
         unsure = {token: (body, True) for sent_at, token, body in self._unsure if sent_at >= since}
-        self._parked = {**unsure, **self._parked}
+        # What was about to be sent has certainly not arrived, failures included.
+        unsent = {token: (body, final) for token, body, final in self._ready}
+        self._parked = {**unsure, **unsent, **self._parked}
         self._unsure.clear()
+        self._ready.clear()
 
     # -- slots ----------------------------------------------------------------------------------
 
@@ -152,10 +171,17 @@ class Connection(Hub):
     def grant(self, slots: int, load: int) -> None:
         """Ask for as much as brings what we hold, and what is promised to us, to so many slots."""
         session = self.emqp
-        if session is not None and self.is_up:
+        if session is None or not self.is_up:
+            return
+        more = slots - load - session.granted
+        if more > 0 and self._ready:
+            # The answers of this turn give their slots back, as far as these are still wanted.
+            again, self._ready = self._ready[:more], self._ready[more:]
+            done = session.done((token, body) for token, body, _ in again)
+            self.outbox += [(0, message) for message in done]
             more = slots - load - session.granted
-            if more > 0:
-                self.outbox += [(0, message) for message in session.grant(more)]
+        if more > 0:
+            self.outbox += [(0, message) for message in session.grant(more)]
 
     def leave(self) -> None:
         """Take nothing more."""
@@ -193,8 +219,10 @@ class Connection(Hub):
 
     def _send_answer(self, token: Any, body: list[Any], is_result: bool, now: float) -> None:
         assert self.emqp is not None
-        for message in self.emqp.reply(token, body):
-            self.outbox.append((0, message))
+        if self.emqp.joins:
+            self._ready.append((token, body, is_result))
+        else:
+            self.outbox += [(0, message) for message in self.emqp.reply(token, body)]
         # A failure that came twice would count for the next attempt; one that is lost is found out anyway.
         if is_result and (not body or len(body[0]) <= UNSURE_BYTES):
             self._unsure.append((now, token, body))

@@ -5,6 +5,10 @@ from polybus.core.actions cimport Answer, Deliver
 from polybus.core.records cimport Worker
 from polybus.dialects.port cimport Voice
 
+cdef class Parcel:
+    cdef public list message
+    cdef public list delivers
+
 cdef class Outbox:
     cdef public object _bus
     cdef public object _pump
@@ -17,5 +21,5 @@ cdef class Outbox:
     @cython.locals(link=Py_ssize_t, frames=list)
     cpdef hear(self, list batch, list receive, object now, object survive)
     @cython.locals(messages=list, sources=list, handlers=dict, worker=Worker, deliver=Deliver, answer=Answer,
-                   voice=Voice)
+                   voice=Voice, parcels=dict, parcel=Parcel)
     cpdef _add(self, list actions, object now)

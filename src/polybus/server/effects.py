@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.actions import Answer, Deliver
 from polybus.core.bus import Bus
 from polybus.core.model import Reason
+from polybus.core.records import Worker
 from polybus.errors import LocalProtocolError
 from polybus.server.pump import Pump
 from polybus.wire.frames import Frame
@@ -26,6 +27,20 @@ Publication = Callable[[bytes, list[Any]], Message]
 Handler = Callable[[Any], None]
 # What takes a message in: link, frames, now.
 Receive = Callable[[int, Message, float], None]
+
+
+# What may be said between two requests of one message to a worker, because it is said to others.
+TO_OTHERS: Final = frozenset({act.Accept, act.Stream, act.Refuse, act.Fanout, act.Observed})
+
+
+class Parcel:
+    """A message to a worker that has, or may get, more requests than one."""
+
+    __slots__ = ("delivers", "message")
+
+    def __init__(self, message: Message, first: Deliver) -> None:
+        self.message = message
+        self.delivers = [first]
 
 
 class Outbox:
@@ -84,6 +99,8 @@ class Outbox:
     def _add(self, actions: Sequence[Any], now: float) -> None:
         messages, sources = self._messages, self._sources
         handlers = self.handlers
+        # The last message of this batch to each worker that takes many requests in one.
+        parcels: dict[Worker, Parcel] = {}
         for action in actions:
             kind = type(action)
             # The two that every request costs come first and are not looked up.
@@ -91,14 +108,22 @@ class Outbox:
                 deliver = action
                 worker = deliver.worker
                 voice = worker.voice
+                parcel = parcels.get(worker) if parcels else None
                 try:
+                    if parcel is not None and voice.join(parcel.message, deliver.request):
+                        parcel.delivers.append(deliver)
+                        continue
                     message = voice.deliver(worker, deliver.request)
                 except LocalProtocolError as error:
                     token = deliver.request.token
                     self._bus.handle(events.Undeliverable(worker.address, token, str(error)), now)
                     continue
                 messages.append((worker.address[0], message))
-                sources.append(action)
+                if voice.joins:
+                    parcels[worker] = parcel = Parcel(message, deliver)
+                    sources.append(parcel)
+                else:
+                    sources.append(action)
             elif kind is Answer:
                 answer = action
                 voice = answer.voice
@@ -111,6 +136,9 @@ class Outbox:
                     messages.append((answer.client[0], message))
                     sources.append(action)
             else:
+                if parcels and kind not in TO_OTHERS:
+                    # It may be for one of those workers, and must not be overtaken by what comes later.
+                    parcels.clear()
                 handlers[kind](action)
 
     def _send(self, now: float) -> None:
@@ -118,12 +146,16 @@ class Outbox:
         self._messages, self._sources = [], []
         refused = self._pump.send_many(messages)
         for position, number in refused:
-            if type(sources[position]) is not Deliver:
+            if type(sources[position]) not in (Deliver, Parcel):
                 self._refused(sources[position], messages[position], number, now)
         # The last one first: what a full worker gives back goes to the front, and keeps its order so.
         for position, number in reversed(refused):
-            if type(sources[position]) is Deliver:
-                self._refused(sources[position], messages[position], number, now)
+            source = sources[position]
+            if type(source) is Deliver:
+                self._refused(source, messages[position], number, now)
+            elif type(source) is Parcel:
+                for deliver in reversed(source.delivers):
+                    self._refused(deliver, messages[position], number, now)
 
     def _refused(self, action: Any, message: tuple[int, Message], number: int, now: float) -> None:
         gone = number == errno.EHOSTUNREACH

@@ -12,9 +12,9 @@ to them.
     scheduler  reads  SCHEDULER_COMMANDS  from the broker
 
 A body is exactly one frame, in a list as in all dialects.  The messages are in `emqp_messages`, those with
-rules of their own in `emqp_inform` and `emqp_schedule`; this module offers all their names.  `at` is the
-index of the tag frame.  CANCEL, PROGRESS, LEAVE and RETURN are not in the document: they are spoken between
-polybus workers and brokers that have found each other out (see `emqp_inform`).
+rules of their own in `emqp_inform` and `emqp_schedule`; what is not in the document, but spoken between
+polybus workers and brokers that have found each other out, is in `emqp_extension`.  This module offers all
+their names.  `at` is the index of the tag frame.
 """
 
 from __future__ import annotations
@@ -23,25 +23,41 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from polybus.errors import LocalProtocolError, RemoteProtocolError
+from polybus.wire import emqp_extension as extension
+from polybus.wire.emqp_extension import FULL_ORDERS as FULL_ORDERS
+from polybus.wire.emqp_extension import HEAD_FRAMES as HEAD_FRAMES
+from polybus.wire.emqp_extension import MAX_JOINED as MAX_JOINED
+from polybus.wire.emqp_extension import MAX_JOINED_BYTES as MAX_JOINED_BYTES
+from polybus.wire.emqp_extension import MAX_SLOTS as MAX_SLOTS
+from polybus.wire.emqp_extension import ORDERS as ORDERS
+from polybus.wire.emqp_extension import bare, wrong_length
+from polybus.wire.emqp_extension import one_frame as one_frame
+from polybus.wire.emqp_extension import write_cancel as write_cancel
+from polybus.wire.emqp_extension import write_done as write_done
+from polybus.wire.emqp_extension import write_orders as write_orders
 from polybus.wire.emqp_headers import NO_HEADERS as NO_HEADERS
 from polybus.wire.emqp_headers import Headers as Headers
 from polybus.wire.emqp_headers import read_headers as read_headers
 from polybus.wire.emqp_headers import write_headers as write_headers
+from polybus.wire.emqp_inform import JOINING as JOINING
+from polybus.wire.emqp_inform import VERSION as VERSION
 from polybus.wire.emqp_inform import Inform as Inform
 from polybus.wire.emqp_inform import Queue as Queue
 from polybus.wire.emqp_inform import read_extension, read_inform, write_extension, write_inform
+from polybus.wire.emqp_messages import TAG as TAG
 from polybus.wire.emqp_messages import Ack as Ack
 from polybus.wire.emqp_messages import AdminMessage as AdminMessage
 from polybus.wire.emqp_messages import Cancel as Cancel
 from polybus.wire.emqp_messages import ClientMessage as ClientMessage
 from polybus.wire.emqp_messages import Common as Common
 from polybus.wire.emqp_messages import Disconnect as Disconnect
+from polybus.wire.emqp_messages import Done as Done
 from polybus.wire.emqp_messages import Goodbye as Goodbye
 from polybus.wire.emqp_messages import Heartbeat as Heartbeat
 from polybus.wire.emqp_messages import Hello as Hello
 from polybus.wire.emqp_messages import Leave as Leave
 from polybus.wire.emqp_messages import OrderMessage as OrderMessage
+from polybus.wire.emqp_messages import Orders as Orders
 from polybus.wire.emqp_messages import Progress as Progress
 from polybus.wire.emqp_messages import Publication as Publication
 from polybus.wire.emqp_messages import Publish as Publish
@@ -53,6 +69,7 @@ from polybus.wire.emqp_messages import Return as Return
 from polybus.wire.emqp_messages import SchedulerMessage as SchedulerMessage
 from polybus.wire.emqp_messages import ShowSchedulers as ShowSchedulers
 from polybus.wire.emqp_messages import ShowWorkers as ShowWorkers
+from polybus.wire.emqp_messages import Slots as Slots
 from polybus.wire.emqp_messages import Status as Status
 from polybus.wire.emqp_messages import WorkerMessage as WorkerMessage
 from polybus.wire.emqp_schedule import Schedule as Schedule
@@ -71,8 +88,6 @@ from polybus.wire.frames import (
     refuse,
 )
 
-TAG: Final = b"eMQP/1.0"
-
 # The word for goodbye: public peers say KBYE, the document says KBAI.
 KBYE: Final = b"KBYE"
 KBAI: Final = b"KBAI"
@@ -89,7 +104,7 @@ Readers = Mapping[Frame, Callable[[Frames, int], M]]
 
 def read_request(frames: Frames, at: int) -> Request:
     if len(frames) != at + 6:
-        raise _wrong_length("REQUEST", frames, at, "6")
+        raise wrong_length("REQUEST", frames, at, "6")
     return Request(
         read_id(frames[at + 2], "message id"),
         read_name(frames[at + 3], "queue name"),
@@ -106,7 +121,7 @@ def read_reply(frames: Frames, at: int) -> Reply:
             read_id(frames[at + 4], "original message id"),
         )
     if len(frames) != at + 4:
-        raise _wrong_length("REPLY", frames, at, "4 or 5")
+        raise wrong_length("REPLY", frames, at, "4 or 5")
     return Reply(read_id(frames[at + 2], "message id"), [frames[at + 3]])
 
 
@@ -123,7 +138,7 @@ def receipt_of(reply: Reply) -> bytes:
 
 def _read_publish(frames: Frames, at: int) -> Publish:
     if not at + 5 <= len(frames) <= at + 6:
-        raise _wrong_length("PUBLISH", frames, at, "5 or 6")
+        raise wrong_length("PUBLISH", frames, at, "5 or 6")
     return Publish(
         read_id(frames[at + 2], "message id"),
         read_name(frames[at + 3], "topic"),
@@ -134,22 +149,21 @@ def _read_publish(frames: Frames, at: int) -> Publish:
 
 def read_publication(frames: Frames, at: int = 0) -> Publication:
     if len(frames) != at + 2:
-        raise _wrong_length("a publication", frames, at, "2")
+        raise wrong_length("a publication", frames, at, "2")
     return Publication(read_name(frames[at], "topic"), [frames[at + 1]])
 
 
 def _read_ack(frames: Frames, at: int) -> Ack:
     if not at + 4 <= len(frames) <= at + 5:
-        raise _wrong_length("ACK", frames, at, "4, or 5 of a polybus broker")
-    if len(frames) == at + 5:
-        read_extension(frames[at + 4])
+        raise wrong_length("ACK", frames, at, "4, or 5 of a polybus broker")
+    version = read_extension(frames[at + 4])[0] if len(frames) == at + 5 else 0
     acked_id = read_id(frames[at + 3], "acknowledged message id")
-    return Ack(read_id(frames[at + 2], "message id"), acked_id, len(frames) == at + 5)
+    return Ack(read_id(frames[at + 2], "message id"), acked_id, version)
 
 
 def _read_heartbeat(frames: Frames, at: int) -> Heartbeat:
     if len(frames) != at + 4:
-        raise _wrong_length("HEARTBEAT", frames, at, "4")
+        raise wrong_length("HEARTBEAT", frames, at, "4")
     msg_id, stamp = read_id(frames[at + 2], "message id"), frames[at + 3]
     try:
         unix_ts = float(stamp) if type(stamp) is bytes and len(stamp) <= MAX_TIMESTAMP_BYTES else math.nan
@@ -160,45 +174,12 @@ def _read_heartbeat(frames: Frames, at: int) -> Heartbeat:
     return Heartbeat(msg_id, unix_ts)
 
 
-def _bare(kind: Callable[[bytes], M], word: str) -> Callable[[Frames, int], M]:
-    """The reader of a command that has nothing but its message id."""
-
-    def read(frames: Frames, at: int) -> M:
-        if len(frames) != at + 3:
-            raise _wrong_length(word, frames, at, "3")
-        return kind(read_id(frames[at + 2], "message id"))
-
-    return read
-
-
-def _naming(kind: Callable[[bytes, bytes], M], word: str) -> Callable[[Frames, int], M]:
-    """The reader of a command that names one request."""
-
-    def read(frames: Frames, at: int) -> M:
-        if len(frames) != at + 4:
-            raise _wrong_length(word, frames, at, "4")
-        return kind(read_id(frames[at + 2], "message id"), read_id(frames[at + 3], "original message id"))
-
-    return read
-
-
-def _read_progress(frames: Frames, at: int) -> Progress:
-    if len(frames) != at + 5:
-        raise _wrong_length("PROGRESS", frames, at, "5")
-    msg_id, token = read_id(frames[at + 2], "message id"), read_id(frames[at + 3], "original message id")
-    return Progress(msg_id, token, [frames[at + 4]])
-
-
-def _wrong_length(what: str, frames: Frames, at: int, takes: str) -> RemoteProtocolError:
-    return refuse("length", f"{what} has {len(frames) - at} frames; it takes {takes}")
-
-
 _COMMON: Final[Readers[Common]] = {
     b"ACK": _read_ack,
     b"HEARTBEAT": _read_heartbeat,
-    b"DISCONNECT": _bare(Disconnect, "DISCONNECT"),
-    KBYE: _bare(Goodbye, "KBYE"),
-    KBAI: _bare(Goodbye, "KBAI"),
+    b"DISCONNECT": bare(Disconnect, "DISCONNECT"),
+    KBYE: bare(Goodbye, "KBYE"),
+    KBAI: bare(Goodbye, "KBAI"),
 }
 CLIENT_COMMANDS: Final[Readers[ClientMessage]] = {
     b"REQUEST": read_request,
@@ -210,24 +191,22 @@ CLIENT_COMMANDS: Final[Readers[ClientMessage]] = {
 }
 WORKER_COMMANDS: Final[Readers[WorkerMessage]] = {
     b"REPLY": read_reply,
-    b"READY": _bare(Ready, "READY"),
+    b"READY": bare(Ready, "READY"),
     b"INFORM": read_inform,
-    b"PROGRESS": _read_progress,
-    b"LEAVE": _bare(Leave, "LEAVE"),
-    b"RETURN": _naming(Return, "RETURN"),
+    **extension.READ_FROM_WORKER,
     **_COMMON,
 }
 ADMIN_COMMANDS: Final[Readers[AdminMessage]] = {
-    b"HELLO": _bare(Hello, "HELLO"),
-    b"STATUS": _bare(Status, "STATUS"),
-    b"ROUTER_SHOW_WORKERS": _bare(ShowWorkers, "ROUTER_SHOW_WORKERS"),
-    b"ROUTER_SHOW_SCHEDULERS": _bare(ShowSchedulers, "ROUTER_SHOW_SCHEDULERS"),
-    b"DISCONNECT": _bare(Disconnect, "DISCONNECT"),
+    b"HELLO": bare(Hello, "HELLO"),
+    b"STATUS": bare(Status, "STATUS"),
+    b"ROUTER_SHOW_WORKERS": bare(ShowWorkers, "ROUTER_SHOW_WORKERS"),
+    b"ROUTER_SHOW_SCHEDULERS": bare(ShowSchedulers, "ROUTER_SHOW_SCHEDULERS"),
+    b"DISCONNECT": bare(Disconnect, "DISCONNECT"),
 }
 REPLY_COMMANDS: Final[Readers[ReplyMessage]] = {b"REPLY": read_reply, **_COMMON}
 ORDER_COMMANDS: Final[Readers[OrderMessage]] = {
     b"REQUEST": read_request,
-    b"CANCEL": _naming(Cancel, "CANCEL"),
+    **extension.READ_AS_WORKER,
     **_COMMON,
 }
 SCHEDULER_COMMANDS: Final[Readers[SchedulerMessage]] = {
@@ -283,7 +262,7 @@ def write_from_client(message: ClientMessage, word: bytes = KBYE, document: bool
             # Public brokers take whatever follows the topic as the body: headers only if there are any.
             middle = [listed] if listed or document else []
             head = [TAG, b"PUBLISH", check_id(msg_id, "message id"), check_name(topic, "topic")]
-            return [*head, *middle, _one(body)]
+            return [*head, *middle, one_frame(body)]
         case Schedule():
             return write_schedule(message, TAG, document)
         case Unschedule():
@@ -305,13 +284,8 @@ def write_from_worker(message: WorkerMessage, word: bytes = KBYE) -> list[Frame]
             return write_ready(check_id(msg_id, "message id"))
         case Inform():
             return write_inform(message, TAG)
-        case Progress(msg_id, token, body):
-            check_id(msg_id, "message id")
-            return [TAG, b"PROGRESS", msg_id, check_id(token, "original message id"), _one(body)]
-        case Return(msg_id, token):
-            return [TAG, b"RETURN", check_id(msg_id, "message id"), check_id(token, "original message id")]
-        case Leave(msg_id):
-            return [TAG, b"LEAVE", check_id(msg_id, "message id")]
+        case Progress() | Return() | Leave() | Done() | Slots():
+            return extension.write_from_worker(message)
         case _:
             return _write_common(message, word)
 
@@ -330,7 +304,7 @@ def write_from_admin(message: AdminMessage) -> list[Frame]:
 
 
 def write_order(msg_id: bytes, queue: bytes, headers: Headers, body: list[Frame]) -> list[Frame]:
-    return [TAG, b"REQUEST", msg_id, queue, write_headers(headers), _one(body)]
+    return [TAG, b"REQUEST", msg_id, queue, write_headers(headers), one_frame(body)]
 
 
 def write_receipt(msg_id: bytes, original_id: bytes) -> list[Frame]:
@@ -339,26 +313,21 @@ def write_receipt(msg_id: bytes, original_id: bytes) -> list[Frame]:
 
 
 def write_result(msg_id: bytes, body: list[Frame], original_id: bytes) -> list[Frame]:
-    return [TAG, b"REPLY", msg_id, _one(body), original_id]
+    return [TAG, b"REPLY", msg_id, one_frame(body), original_id]
 
 
 def write_reply(msg_id: bytes, body: list[Frame]) -> list[Frame]:
     """The document's form, as the admin port answers."""
-    return [TAG, b"REPLY", msg_id, _one(body)]
+    return [TAG, b"REPLY", msg_id, one_frame(body)]
 
 
 def write_ready(msg_id: bytes) -> list[Frame]:
     return [TAG, b"READY", msg_id]
 
 
-def write_ack(msg_id: bytes, acked_id: bytes, extended: bool = False) -> list[Frame]:
+def write_ack(msg_id: bytes, acked_id: bytes, version: int = 0) -> list[Frame]:
     frames: list[Frame] = [TAG, b"ACK", msg_id, acked_id]
-    return [*frames, write_extension()] if extended else frames
-
-
-def write_cancel(msg_id: bytes, token: bytes) -> list[Frame]:
-    """For polybus workers only: nobody else knows the word."""
-    return [TAG, b"CANCEL", msg_id, token]
+    return [*frames, write_extension(version)] if version else frames
 
 
 def write_heartbeat(msg_id: bytes, unix_ts: float) -> list[Frame]:
@@ -375,23 +344,17 @@ def write_goodbye(msg_id: bytes, word: bytes = KBYE) -> list[Frame]:
 
 def write_publication(topic: bytes, body: list[Frame]) -> list[Frame]:
     """What subscribers get: no tag, so that the topic is what they match."""
-    return [topic, _one(body)]
+    return [topic, one_frame(body)]
 
 
 def _write_common(message: Common, word: bytes) -> list[Frame]:
     msg_id = check_id(message.msg_id, "message id")
     match message:
-        case Ack(_, acked_id, extended):
-            return write_ack(msg_id, check_id(acked_id, "acknowledged message id"), extended)
+        case Ack(_, acked_id, version):
+            return write_ack(msg_id, check_id(acked_id, "acknowledged message id"), version)
         case Heartbeat(_, unix_ts):
             return write_heartbeat(msg_id, unix_ts)
         case Disconnect():
             return write_disconnect(msg_id)
         case Goodbye():
             return write_goodbye(msg_id, word)
-
-
-def _one(body: list[Frame]) -> Frame:
-    if len(body) > 1:
-        raise LocalProtocolError(f"eMQP carries one body frame, not {len(body)}; join them before sending")
-    return body[0] if body else EMPTY

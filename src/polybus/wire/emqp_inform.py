@@ -3,10 +3,10 @@
 The document writes the queues as `[40, 'email'], [10, 'default']`, public workers as the JSON list
 `[[40, "email"], [10, "default"]]`.  Both are read; the JSON is written.
 
-A polybus worker adds one more frame, which public brokers do not look at: `{"polybus": 1, "holding": [...]}`.
-It says that the worker understands CANCEL, and which requests of an earlier conversation it still runs.  A
-polybus broker answers with an ACK that has one more frame as well, `{"polybus": 1}`: then the worker may say
-PROGRESS, LEAVE and RETURN.  Nobody else ever sees any of it.
+A polybus worker adds one more frame, which public brokers do not look at: `{"polybus": 2, "holding": [...]}`.
+It says which words of `emqp_extension` the worker understands, and which requests of an earlier conversation
+it still runs.  A polybus broker answers with an ACK that has one more frame as well, `{"polybus": 2}`, or 1
+if one of them knows no more: then both may use the words of that version.  Nobody else ever sees any of it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from polybus.wire.frames import (
 MAX_QUEUES: Final = 1024
 MAX_WEIGHT: Final = 1_000_000
 
-# The version of the extension between polybus workers and brokers.
-VERSION: Final = 1
-PLAIN_EXTENSION: Final = b'{"polybus":1}'
+# The version of the extension between polybus workers and brokers, and the first with ORDERS, DONE and SLOTS.
+VERSION: Final = 2
+JOINING: Final = 2
 # A worker holds its slots and the answers that a broken connection may have cost; each takes some 20 bytes.
 MAX_HOLDING: Final = 100_000
 MAX_EXTENSION_BYTES: Final = 4 * 1024 * 1024
@@ -60,6 +60,8 @@ class Inform(Struct, frozen=True):
     queues: tuple[Queue, ...] = ()
     # The ids of requests that a polybus worker still runs; None for every other peer.
     holding: tuple[bytes, ...] | None = None
+    # The version of the extension that it speaks.
+    version: int = 0
 
 
 class _Extension(Struct):
@@ -74,8 +76,10 @@ def read_inform(frames: Frames, at: int) -> Inform:
         raise refuse("length", f"INFORM has {len(frames) - at} frames; it takes 5, or 6 of a polybus worker")
     msg_id, role = read_id(frames[at + 2], "message id"), frames[at + 4]
     if type(role) is bytes and role == b"worker":
-        holding = read_extension(frames[at + 5]) if len(frames) == at + 6 else None
-        return Inform(msg_id, "worker", read_queues(frames[at + 3]), holding)
+        if len(frames) == at + 5:
+            return Inform(msg_id, "worker", read_queues(frames[at + 3]))
+        version, holding = read_extension(frames[at + 5])
+        return Inform(msg_id, "worker", read_queues(frames[at + 3]), holding, version)
     if type(role) is bytes and role == b"scheduler":
         # Unused there, so not looked into; but nobody sends us a novel.
         read_text(frames[at + 3], "queues")
@@ -86,8 +90,8 @@ def read_inform(frames: Frames, at: int) -> Inform:
 _EXTENSION: Final = msgspec.json.Decoder(_Extension)
 
 
-def read_extension(frame: Frame) -> tuple[bytes, ...]:
-    """What a polybus peer adds: the ids in `holding`, often none."""
+def read_extension(frame: Frame) -> tuple[int, tuple[bytes, ...]]:
+    """What a polybus peer adds: its version, and the ids in `holding`, often none."""
     if len(frame) > MAX_EXTENSION_BYTES:
         raise refuse("too_long", f"the last frame is {len(frame)} bytes; allowed are {MAX_EXTENSION_BYTES}")
     try:
@@ -96,18 +100,20 @@ def read_extension(frame: Frame) -> tuple[bytes, ...]:
         raise refuse("bad_extension", 'the last frame is no {"polybus": 1, "holding": ["id", …]}') from None
     if len(extension.holding) > MAX_HOLDING:
         raise refuse("bad_extension", f"{len(extension.holding)} ids in holding; allowed are {MAX_HOLDING}")
-    return tuple(read_id(_encode(token), "id in holding") for token in extension.holding)
+    return extension.polybus, tuple(read_id(_encode(token), "id in holding") for token in extension.holding)
 
 
-def write_extension(holding: Sequence[bytes] = ()) -> bytes:
+def write_extension(version: int = VERSION, holding: Sequence[bytes] = ()) -> bytes:
     """The same frame; `holding` is left out if there is nothing in it."""
+    if version < 1:
+        raise LocalProtocolError(f"there is no version {version} of the extension; the first one is 1")
     if not holding:
-        return PLAIN_EXTENSION
+        return b'{"polybus":%d}' % version
     try:
         tokens = [check_id(token, "id in holding").decode() for token in holding]
     except UnicodeDecodeError:
         raise LocalProtocolError("an id in holding is no UTF-8 text, which JSON cannot carry") from None
-    return msgspec.json.encode({"polybus": VERSION, "holding": tokens})
+    return msgspec.json.encode({"polybus": version, "holding": tokens})
 
 
 _QUEUE_LIST: Final = msgspec.json.Decoder(list[tuple[int, str]])
@@ -153,7 +159,7 @@ def write_inform(message: Inform, tag: bytes) -> list[Frame]:
     msg_id = check_id(message.msg_id, "message id")
     frames: list[Frame] = [tag, b"INFORM", msg_id, write_queues(message.queues), message.role.encode()]
     if message.holding is not None:
-        frames.append(write_extension(message.holding))
+        frames.append(write_extension(message.version, message.holding))
     return frames
 
 

@@ -5,6 +5,8 @@ A message id belongs to the one message that carries it; an answer names the id 
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from polybus.wire.emqp_headers import Headers
@@ -12,13 +14,15 @@ from polybus.wire.emqp_inform import Inform
 from polybus.wire.emqp_schedule import Schedule, Unschedule
 from polybus.wire.frames import Frame
 
+TAG: Final = b"eMQP/1.0"
+
 
 class Ack(Struct, frozen=True):
-    """Either way: I have your message `acked_id`. `extended` answers the INFORM of a polybus worker."""
+    """Either way: I have your message `acked_id`. `version` answers the INFORM of a polybus worker."""
 
     msg_id: bytes
     acked_id: bytes
-    extended: bool = False
+    version: int = 0
 
 
 class Heartbeat(Struct, frozen=True):
@@ -111,6 +115,27 @@ class Return(Struct, frozen=True):
     token: bytes
 
 
+class Orders(Struct, frozen=True):
+    """Broker to polybus worker: run all of these."""
+
+    msg_id: bytes
+    jobs: list[Request]
+
+
+class Done(Struct, frozen=True):
+    """Polybus worker to broker: the answers to these tokens. I have a free slot again for each of them."""
+
+    msg_id: bytes
+    answers: list[tuple[bytes, Frame]]
+
+
+class Slots(Struct, frozen=True):
+    """Polybus worker to broker: I have so many more free slots."""
+
+    msg_id: bytes
+    count: int
+
+
 class Hello(Struct, frozen=True):
     """Admin to broker: the public shell's greeting, which has no answer."""
 
@@ -137,8 +162,8 @@ class ShowSchedulers(Struct, frozen=True):
 
 Common = Ack | Heartbeat | Disconnect | Goodbye
 ClientMessage = Request | Publish | Schedule | Unschedule | Inform | Common
-WorkerMessage = Reply | Ready | Inform | Progress | Leave | Return | Common
+WorkerMessage = Reply | Ready | Inform | Progress | Leave | Return | Done | Slots | Common
 AdminMessage = Hello | Status | ShowWorkers | ShowSchedulers | Disconnect
 ReplyMessage = Reply | Common
-OrderMessage = Request | Cancel | Common
+OrderMessage = Request | Cancel | Orders | Common
 SchedulerMessage = Schedule | Unschedule | Reply | Common

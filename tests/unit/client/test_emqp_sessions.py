@@ -226,7 +226,7 @@ def keeper(holding: list[bytes] | None = None, ack: list[bytes] | None = None) -
 def test_inform_names_what_is_still_run() -> None:
     session = EmqpWorker([(10, b"email")], 1, b"w", holding=lambda: [b"t1", b"t2"])
     ((*_, extension),) = session.hello(0.0)
-    assert extension == b'{"polybus":1,"holding":["t1","t2"]}'
+    assert extension == b'{"polybus":2,"holding":["t1","t2"]}'
     assert EmqpWorker([(10, b"email")]).hello(0.0)[0][-1] == b"worker"
 
 
@@ -288,3 +288,75 @@ def test_and_to_nobody_else() -> None:
     assert session.ready
     assert session.part(b"a", [b"50"]) == session.leave() == session.give_back(b"a") == []
     assert len(session.reply(b"a", [b"out"])) == 1
+
+
+# -- version 2 ----------------------------------------------------------------------------------
+
+JOINING_ACK = emqp(b"ACK", b"b1", b"w-1", b'{"polybus":2}')
+
+
+def test_many_requests_come_in_one_message() -> None:
+    session = keeper([], JOINING_ACK)
+    (slots,) = session.grant(500)
+    assert [slots[2], *slots[4:]] == [b"SLOTS", b"500"]
+    order = (b"email", b"reply-requested,timeout:5,attempt:2")
+    events = session.receive(emqp(b"ORDERS", b"b2", b"a", *order, b"one", b"b", *order, b"two"), 0.0)
+    assert events == [
+        Work(b"a", b"email", b"a", [b"one"], None, 2, 5),
+        Work(b"b", b"email", b"b", [b"two"], None, 2, 5),
+    ]
+    assert session.granted == 498
+
+
+def test_no_more_slots_than_a_message_takes() -> None:
+    session = keeper([], JOINING_ACK)
+    assert [frames[4] for frames in session.grant(250_000)] == [b"100000", b"100000", b"50000"]
+    assert session.grant(0) == []
+    assert session.granted == 250_000
+
+
+def test_orders_of_an_earlier_conversation_are_not_taken() -> None:
+    session = EmqpWorker([(10, b"email")], prefix=b"w", holding=list)
+    session.hello(0.0)
+    assert session.receive(emqp(b"ORDERS", b"b2", b"a", b"email", b"", b"one"), 0.0) == []
+
+
+def test_many_answers_go_in_one_message_and_give_their_slots_back() -> None:
+    session = keeper([b"a", b"b", b"c"], JOINING_ACK)
+    (done,) = session.done([(b"a", [b"one"]), (b"unknown", [b"x"]), (b"b", [])])
+    assert [done[2], *done[4:]] == [b"DONE", b"a", b"one", b"b", b"true"]
+    assert session.granted == 2
+    assert session.done([(b"a", [b"again"])]) == []
+    assert session.granted == 2
+
+
+def test_no_more_than_a_message_takes() -> None:
+    tokens = [b"%d" % n for n in range(130)]
+    session = keeper(tokens, JOINING_ACK)
+    messages = session.done([(token, [b"x"]) for token in tokens])
+    assert [(len(frames) - 4) // 2 for frames in messages] == [64, 64, 2]
+    assert [token for frames in messages for token in frames[4::2]] == tokens
+    assert session.granted == 130
+
+
+def test_large_answers_go_alone() -> None:
+    session = keeper([b"a", b"b", b"c"], JOINING_ACK)
+    large = b"x" * 5000
+    reply, done, slots = session.done([(b"a", [b"one"]), (b"b", [large]), (b"c", [b"three"])])
+    assert [reply[2], *reply[4:]] == [b"REPLY", large, b"b"]
+    assert [done[2], *done[4:]] == [b"DONE", b"a", b"one", b"c", b"three"]
+    assert [slots[2], *slots[4:]] == [b"SLOTS", b"1"]
+    assert session.granted == 3
+
+
+def test_brokers_of_the_first_version_get_none_of_it() -> None:
+    session = keeper([], EXTENDED_ACK)
+    assert not session.joins
+    assert [frames[2] for frames in session.grant(3)] == [b"READY"] * 3
+
+
+def test_one_that_leaves_gives_no_slots_back() -> None:
+    session = keeper([b"a"], JOINING_ACK)
+    assert session.joins
+    session.leave()
+    assert not session.joins

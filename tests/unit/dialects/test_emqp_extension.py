@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from polybus.core import events
-from polybus.dialects import emqp
 from polybus.dialects.emqp import Emqp
 from polybus.dialects.mdr import Mdr
 from polybus.dialects.port import RouterEar
+from polybus.wire import emqp as wire
 from support.exchange import Exchange
 
 CLIENTS, WORKERS, MAJORDOMO = 1, 2, 3
@@ -31,9 +31,11 @@ def say(ex: Exchange, link: int, peer: bytes, *frames: bytes) -> None:
     ex.send(link, peer, b"", TAG, *frames)
 
 
-def inform(ex: Exchange, *holding: str, worker: bytes = b"w", slots: int = 1) -> list[list[bytes]]:
+def inform(
+    ex: Exchange, *holding: str, worker: bytes = b"w", slots: int = 1, version: int = 1
+) -> list[list[bytes]]:
     """A polybus worker comes; what it is told."""
-    extension = json.dumps({"polybus": 1, "holding": holding}).encode()
+    extension = json.dumps({"polybus": version, "holding": holding}).encode()
     say(ex, WORKERS, worker, b"INFORM", b"i-1", b'[[10, "email"]]', b"worker", extension)
     told = words(ex, worker)
     for n in range(slots):
@@ -61,9 +63,10 @@ def answers(ex: Exchange) -> list[bytes]:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_the_acknowledgement_says_that_we_understand(strict: bool) -> None:
+@pytest.mark.parametrize(("theirs", "both"), [(1, 1), (2, 2), (3, 2)])
+def test_the_acknowledgement_says_what_we_both_understand(strict: bool, theirs: int, both: int) -> None:
     ex = broker(strict=strict)
-    assert inform(ex) == [[b"ACK", b"i-1", b'{"polybus":1}']]
+    assert inform(ex, version=theirs) == [[b"ACK", b"i-1", b'{"polybus":%d}' % both]]
 
 
 def test_others_get_the_acknowledgement_of_the_document() -> None:
@@ -225,15 +228,148 @@ def test_giving_back_what_is_not_held_changes_nothing() -> None:
     assert ex.bus.request_count == 1
 
 
-def test_headers_are_kept_without_what_follows_a_job() -> None:
-    """A chain's next steps may be megabytes, and the cache has hundreds of places."""
+def test_what_follows_a_job_is_not_kept_for_its_headers() -> None:
+    """A chain's next steps may be megabytes."""
     ex = broker()
-    inform(ex, slots=3)
-    size = emqp._write_options_cached.cache_info().currsize
-    sizes = emqp._add_attempt_cached.cache_info().currsize
+    inform(ex, slots=3, version=2)
     for n in range(3):
         head = {"service": "email", "id": str(n), "then": [{"service": "email", "body": f"{n}" * 1000}]}
         say(ex, CLIENTS, b"c", b"REQUEST", b"m%d" % n, b"polybus.submit", b"", json.dumps(head).encode())
-    assert len(orders(ex)) == 3
-    assert emqp._write_options_cached.cache_info().currsize == size
-    assert emqp._add_attempt_cached.cache_info().currsize == sizes
+    assert len(joined(ex)) == 3
+    voice = ex.bus.workers[WORKERS, b"w"].voice
+    assert voice._options is None
+    assert voice._headers == b"reply-requested,guarantee,attempt:1"
+
+
+# -- many in one message ------------------------------------------------------------------------
+
+
+def joined(ex: Exchange, worker: bytes = b"w") -> list[list[bytes]]:
+    """The jobs that a worker got in ORDERS, four frames each."""
+    jobs = []
+    for frames in ex.got(WORKERS, worker):
+        if frames[2] == b"ORDERS":
+            jobs += [frames[i : i + 4] for i in range(4, len(frames), 4)]
+    return jobs
+
+
+def test_a_worker_of_the_second_version_gets_orders() -> None:
+    ex = broker()
+    inform(ex, version=2)
+    ask(ex)
+    ((token, *rest),) = joined(ex)
+    assert rest == [b"email", b"reply-requested,attempt:1", b"body"]
+    assert list(ex.bus.workers[WORKERS, b"w"].inflight) == [token]
+
+
+def test_many_slots_at_once() -> None:
+    ex = broker()
+    inform(ex, slots=0, version=2)
+    for n in range(5):
+        ask(ex, b"job-%d" % n)
+    say(ex, WORKERS, b"w", b"SLOTS", b"s-1", b"3")
+    assert len(joined(ex)) == 3
+    say(ex, WORKERS, b"w", b"SLOTS", b"s-2", b"100")
+    assert len(joined(ex)) == 2
+    assert ex.bus.workers[WORKERS, b"w"].free == 98
+
+
+def test_many_answers_at_once_give_their_slots_back() -> None:
+    ex = broker()
+    inform(ex, slots=2, version=2)
+    for n in range(4):
+        ask(ex, b"job-%d" % n)
+    first, second = (job[0] for job in joined(ex))
+    say(ex, WORKERS, b"w", b"DONE", b"d-1", first, b"one", second, b"two")
+    assert answers(ex) == [b"one", b"two"]
+    third, fourth = (job[0] for job in joined(ex))
+    say(ex, WORKERS, b"w", b"DONE", b"d-2", third, b"three")
+    assert ex.bus.workers[WORKERS, b"w"].free == 1
+    assert list(ex.bus.workers[WORKERS, b"w"].inflight) == [fourth]
+    assert ex.bus.counters.late == 0
+
+
+def test_failures_are_among_them() -> None:
+    ex = broker()
+    inform(ex, slots=2, version=2)
+    ask(ex, b"job-1")
+    ask(ex, b"job-2", b"reply-requested,retry-count:1")
+    first, second = (job[0] for job in joined(ex))
+    error = b'{"error": "failed", "detail": "no tea"}'
+    say(ex, WORKERS, b"w", b"DONE", b"d-1", first, error, second, error)
+    assert answers(ex) == [error]
+    assert ex.bus.counters.retried == 1
+    ex.wait(3)
+    ((token, *_),) = joined(ex)
+    assert token == second
+    assert ex.bus.workers[WORKERS, b"w"].free == 1
+
+
+def test_late_answers_give_their_slots_back_too() -> None:
+    ex = broker()
+    inform(ex, slots=1, version=2)
+    ask(ex)
+    ((token, *_),) = joined(ex)
+    say(ex, WORKERS, b"w", b"DONE", b"d-1", token, b"one", b"nothing", b"two", token, b"again")
+    assert answers(ex) == [b"one"]
+    assert ex.bus.counters.late == 2
+    assert ex.bus.workers[WORKERS, b"w"].free == 3
+
+
+def test_strangers_change_nothing() -> None:
+    ex = broker()
+    inform(ex, slots=1, version=2)
+    ask(ex)
+    ((token, *_),) = joined(ex)
+    say(ex, WORKERS, b"stranger", b"DONE", b"d-1", token, b"one")
+    say(ex, WORKERS, b"stranger", b"SLOTS", b"d-2", b"5")
+    assert answers(ex) == []
+    assert ex.got(WORKERS, b"stranger") == []
+    assert ex.bus.request_count == 1
+
+
+def test_what_cannot_be_read_counts_for_nothing() -> None:
+    ex = broker()
+    inform(ex, slots=2, version=2)
+    ask(ex, b"job-1")
+    ((token, *_),) = joined(ex)
+    say(ex, WORKERS, b"w", b"DONE", b"d-1", token, b"one", b"", b"two")
+    ((word, body, about),) = words(ex)
+    assert (word, about, json.loads(body)["error"]) == (b"REPLY", b"d-1", "bad_id")
+    assert answers(ex) == []
+    assert token in ex.bus.workers[WORKERS, b"w"].inflight
+
+
+def test_large_bodies_go_alone_and_many_small_ones_fill_a_message() -> None:
+    ex = broker()
+    inform(ex, slots=0, version=2)
+    bodies = [b"%d" % n for n in range(70)]
+    bodies[1] = b"x" * 5000
+    for n, body in enumerate(bodies):
+        say(ex, CLIENTS, b"c", b"REQUEST", b"m%d" % n, b"email", b"", body)
+    worker = ex.bus.workers[WORKERS, b"w"]
+    voice, requests = worker.voice, list(ex.bus.requests.values())
+    first = voice.deliver(worker, requests[0])
+    assert not voice.join(first, requests[1])
+    alone = voice.deliver(worker, requests[1])
+    assert [alone[3], alone[-1]] == [b"REQUEST", bodies[1]]
+    assert not voice.join(alone, requests[2])
+    many = voice.deliver(worker, requests[2])
+    assert [voice.join(many, request) for request in requests[3:]] == [True] * 63 + [False] * 4
+    read = wire.read_as_worker(many, 2)
+    assert isinstance(read, wire.Orders)
+    assert [job.body for job in read.jobs] == [[body] for body in bodies[2:66]]
+
+
+def test_a_worker_that_rests_gets_one_for_each_slot() -> None:
+    """As if it had said READY for each: it may have room for that much."""
+    ex = broker()
+    inform(ex, slots=1, version=2)
+    ask(ex, b"job-0")
+    ((token, *_),) = joined(ex)
+    ex.handle(events.WorkerFull((WORKERS, b"w"), token))
+    for n in range(1, 5):
+        ask(ex, b"job-%d" % n)
+    assert joined(ex) == []
+    say(ex, WORKERS, b"w", b"SLOTS", b"s-1", b"3")
+    assert len(joined(ex)) == 3

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import zmq
@@ -14,6 +15,7 @@ from polybus.runtime.connection import Connection
 
 TAG = b"eMQP/1.0"
 ACK = b'{"polybus":1}'
+JOINING_ACK = b'{"polybus":2}'
 PATIENCE_S = 20.0
 
 
@@ -55,10 +57,10 @@ class Broker:
     def say(self, *frames: bytes) -> None:
         self.socket.send_multipart([self.peer, b"", TAG, *frames])
 
-    def greet(self, extended: bool = True) -> list[bytes]:
+    def greet(self, extended: bool = True, ack: bytes = ACK) -> list[bytes]:
         """Take the worker's INFORM and acknowledge it; what it was."""
         inform = self.hear(b"INFORM")
-        self.say(b"ACK", b"b1", self.last_id, *([ACK] if extended else []))
+        self.say(b"ACK", b"b1", self.last_id, *([ack] if extended else []))
         self.step_until(lambda: self.link.is_up)
         return inform
 
@@ -96,7 +98,7 @@ def holding(inform: list[bytes]) -> list[str]:
 
 
 def test_it_offers_its_queues_and_asks_for_what_it_is_told_to(broker: Broker) -> None:
-    assert broker.greet() == [b"INFORM", b'[[10,"email"],[10,"other"]]', b"worker", b'{"polybus":1}']
+    assert broker.greet() == [b"INFORM", b'[[10,"email"],[10,"other"]]', b"worker", b'{"polybus":2}']
     assert broker.silent(b"READY")
     broker.link.grant(3, 0)
     assert [broker.hear(b"READY") for _ in range(3)] == [[b"READY"]] * 3
@@ -253,3 +255,98 @@ def test_an_answer_of_many_frames_is_a_failure(broker: Broker) -> None:
     (request,) = broker.give(b"t1")
     broker.link.reply(request, [b"a", b"b"])
     assert json.loads(broker.hear(b"REPLY")[1])["error"] == "bad_result"
+
+
+# -- many in one message ------------------------------------------------------------------------
+
+
+def order(broker: Broker, *tokens: bytes) -> list[Any]:
+    """Hand over requests in one message; the worker's objects for them."""
+    jobs = [frame for token in tokens for frame in (token, b"email", b"attempt:1", b"body")]
+    broker.say(b"ORDERS", b"b2", *jobs)
+    broker.step_until(lambda: len(broker.link.inbox) >= len(tokens))
+    return [broker.link.inbox.popleft() for _ in tokens]
+
+
+def test_the_answers_of_a_turn_go_together_and_give_their_slots_back(broker: Broker) -> None:
+    broker.greet(ack=JOINING_ACK)
+    broker.link.grant(3, 0)
+    assert broker.hear(b"SLOTS") == [b"SLOTS", b"3"]
+    first, second, third = order(broker, b"t1", b"t2", b"t3")
+    broker.link.reply(first, [b"one"])
+    broker.link.refuse(second, "failed", "no tea")
+    broker.link.grant(3, 1)
+    word, *frames = broker.hear(b"DONE", b"SLOTS", b"REPLY")
+    assert (word, frames[0::2], frames[1]) == (b"DONE", [b"t1", b"t2"], b"one")
+    assert json.loads(frames[3])["detail"] == "no tea"
+    # They gave back what was wanted: nothing more is asked for.
+    assert broker.silent(b"SLOTS", b"READY", b"REPLY")
+    assert broker.link.emqp is not None
+    assert broker.link.emqp.granted == 2
+    broker.link.reply(third, [b"three"])
+    broker.link.grant(5, 0)
+    assert broker.hear(b"DONE") == [b"DONE", b"t3", b"three"]
+    assert broker.hear(b"SLOTS") == [b"SLOTS", b"2"]
+
+
+def test_slots_that_are_not_wanted_again_are_not_given_back(broker: Broker) -> None:
+    broker.greet(ack=JOINING_ACK)
+    broker.link.grant(3, 0)
+    requests = order(broker, b"t1", b"t2", b"t3")
+    for request in requests:
+        broker.link.reply(request, [b"x"])
+    broker.link.grant(1, 0)
+    assert broker.hear(b"DONE", b"REPLY") == [b"DONE", b"t1", b"x"]
+    assert broker.hear(b"DONE", b"REPLY") == [b"REPLY", b"x", b"t2"]
+    assert broker.hear(b"DONE", b"REPLY") == [b"REPLY", b"x", b"t3"]
+    assert broker.silent(b"SLOTS")
+
+
+def test_nor_are_those_of_one_that_leaves(broker: Broker) -> None:
+    broker.greet(ack=JOINING_ACK)
+    broker.link.grant(2, 0)
+    first, second = order(broker, b"t1", b"t2")
+    broker.link.reply(first, [b"one"])
+    broker.link.leave()
+    broker.link.reply(second, [b"two"])
+    assert broker.hear(b"LEAVE") == [b"LEAVE"]
+    said = [broker.hear(b"REPLY", b"DONE", b"SLOTS") for _ in range(2)]
+    assert sorted(said) == [[b"REPLY", b"one", b"t1"], [b"REPLY", b"two", b"t2"]]
+
+
+def test_answers_go_before_the_goodbye(broker: Broker) -> None:
+    broker.greet(ack=JOINING_ACK)
+    broker.link.grant(1, 0)
+    assert broker.hear(b"SLOTS") == [b"SLOTS", b"1"]
+    (request,) = order(broker, b"t1")
+    broker.link.reply(request, [b"one"])
+    broker.link.close()
+    assert broker.socket.recv_multipart()[3:] == [b"REPLY", ANY, b"one", b"t1"]
+    assert broker.socket.recv_multipart()[3] == b"KBYE"
+
+
+def test_answers_that_were_not_sent_yet_are_sent_in_the_next_conversation(broker: Broker) -> None:
+    broker.greet(ack=JOINING_ACK)
+    broker.link.grant(2, 0)
+    first, second = order(broker, b"t1", b"t2")
+    broker.link.reply(first, [b"one"])
+    broker.link.refuse(second, "failed", "no tea")
+    broker.lose()
+    assert broker.link.has_parked
+    assert holding(broker.greet(ack=JOINING_ACK)) == ["t1", "t2"]
+    assert broker.hear(b"REPLY") == [b"REPLY", b"one", b"t1"]
+    _, body, token = broker.hear(b"REPLY")
+    assert (json.loads(body)["detail"], token) == ("no tea", b"t2")
+    assert broker.silent(b"REPLY", b"DONE")
+
+
+def test_many_answers_that_may_not_have_arrived_are_sent_again(broker: Broker) -> None:
+    broker.greet(ack=JOINING_ACK)
+    broker.link.grant(2, 0)
+    for request in order(broker, b"t1", b"t2"):
+        broker.link.reply(request, [b"x"])
+    broker.link.grant(2, 0)
+    assert broker.hear(b"DONE") == [b"DONE", b"t1", b"x", b"t2", b"x"]
+    broker.lose()
+    assert holding(broker.greet(ack=JOINING_ACK)) == ["t1", "t2"]
+    assert [broker.hear(b"REPLY")[2] for _ in range(2)] == [b"t1", b"t2"]

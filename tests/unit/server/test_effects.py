@@ -247,6 +247,117 @@ def test_what_a_full_worker_gives_back_keeps_its_order() -> None:
     assert [queue.pop().request_id for _ in range(3)] == [b"1", b"2", b"3"]
 
 
+class Joining(Loud):
+    """Writes requests one behind the other, three in a message."""
+
+    joins = True
+
+    def deliver(self, worker: Any, request: Any) -> list[Any]:
+        if b"unspeakable" in request.body:
+            raise LocalProtocolError("no word for deliver")
+        return [worker.address[1], b"deliver", request.request_id]
+
+    def join(self, message: list[Any], request: Any) -> bool:
+        if b"unspeakable" in request.body:
+            raise LocalProtocolError("no word for deliver")
+        if len(message) >= 5 or b"alone" in request.body:
+            return False
+        message.append(request.request_id)
+        return True
+
+
+def test_requests_for_one_worker_go_together() -> None:
+    office = Office(Joining())
+    office.worker(credit=9)
+    for number in range(5):
+        office.submit(b"%d" % number)
+    assert office.settle() == [
+        (2, [b"w", b"deliver", b"0", b"1", b"2"]),
+        (2, [b"w", b"deliver", b"3", b"4"]),
+    ]
+    office.submit(b"5")
+    assert office.settle() == [(2, [b"w", b"deliver", b"5"])], "each turn begins anew"
+
+
+def test_each_worker_gets_its_own() -> None:
+    office = Office(Joining())
+    office.worker(b"w1")
+    office.worker(b"w2")
+    for number in range(4):
+        office.submit(b"%d" % number)
+    assert office.settle() == [(2, [b"w1", b"deliver", b"0", b"2"]), (2, [b"w2", b"deliver", b"1", b"3"])]
+
+
+def test_what_goes_alone_is_not_overtaken() -> None:
+    office = Office(Joining())
+    office.worker(credit=9)
+    for number, body in enumerate((b"", b"alone", b"", b"")):
+        office.bus.handle(events.Submit(CLIENT, office.voice, b"%d" % number, b"echo", [body]), NOW)
+    sent = [frames[2:] for _, frames in office.settle()]
+    assert [number for numbers in sent for number in numbers] == [b"0", b"1", b"2", b"3"]
+    assert sent[0] == [b"0"]
+
+
+@pytest.mark.parametrize("kind", [*TO_WORKERS, *TO_OTHERS])
+def test_other_words_keep_their_place_between_requests(kind: str) -> None:
+    office = Office(Joining())
+    between = actions(office)[kind]
+    office.submit(b"1")
+    office.submit(b"2")
+    office.bus.actions.append(between)
+    office.submit(b"3")
+    assert [frames[1:] for _, frames in office.settle()] == [
+        [b"deliver", b"1", b"2"],
+        [kind.encode()],
+        [b"deliver", b"3"],
+    ]
+
+
+@pytest.mark.parametrize("kind", TO_CLIENTS)
+def test_words_to_clients_do_not_part_them(kind: str) -> None:
+    office = Office(Joining())
+    between = actions(office)[kind]
+    office.submit(b"1")
+    office.bus.actions.append(between)
+    office.submit(b"2")
+    assert (2, [b"w", b"deliver", b"1", b"2"]) in office.settle()
+
+
+def test_all_requests_of_a_refused_message_go_back_in_their_order() -> None:
+    office = Office(Joining())
+    full = office.worker(credit=5)
+    office.pump.refuse[b"w"] = errno.EAGAIN
+    for number in range(5):
+        office.submit(b"%d" % number)
+    assert office.settle() == []
+    assert full.state is WorkerState.CONGESTED
+    assert (full.free, full.inflight) == (5, {})
+    queue = office.bus.services[b"echo"].queue
+    assert [queue.pop().request_id for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_all_requests_of_a_worker_that_is_gone_go_to_the_next() -> None:
+    office = Office(Joining())
+    office.worker(b"w1")
+    office.pump.refuse[b"w1"] = errno.EHOSTUNREACH
+    for number in range(3):
+        office.submit(b"%d" % number)
+    office.worker(b"w2")
+    assert office.settle() == [(2, [b"w2", b"deliver", b"0", b"1", b"2"])]
+    assert office.bus.counters.requeued == 3
+
+
+def test_one_that_cannot_be_told_is_refused_and_the_others_go() -> None:
+    office = Office(Joining())
+    office.worker()
+    for number, body in enumerate((b"", b"unspeakable", b"")):
+        office.bus.handle(events.Submit(CLIENT, office.voice, b"%d" % number, b"echo", [body]), NOW)
+    assert office.settle() == [
+        (2, [b"w", b"deliver", b"0", b"2"]),
+        (1, [b"c", b"refuse", b"undeliverable", b"no word for deliver"]),
+    ]
+
+
 def test_nobody_is_left_is_an_end_too() -> None:
     """Everyone is gone: settling ends, and the requests wait."""
     office = Office()

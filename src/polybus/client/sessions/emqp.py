@@ -9,8 +9,8 @@ the worker begins a new one.  On leaving it says KBYE.
 
 A worker that gives `holding` is one whose work outlives the conversation: its INFORM lists what it still
 runs, and what it held before the conversation broke is its own until the broker says CANCEL.  It hands out
-its slots with `grant`, and if the broker is a polybus one (`extended`), it may tell progress, leave in good
-order and give work back.
+its slots with `grant`, and if the broker is a polybus one (`version`), it may tell progress, leave in good
+order and give work back; from version 2 on it gets many requests in one message, and answers likewise.
 
 Public peers decode every frame as UTF-8 text and expect the empty first frame: ids and identities of ours are
 ASCII.  Bodies are the program's own: towards EventMQ's router they have to be text, too.
@@ -19,7 +19,7 @@ ASCII.  Bodies are the program's own: towards EventMQ's router they have to be t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Final
 
@@ -46,6 +46,9 @@ from polybus.wire.frames import EMPTY, Frame, refuse
 BEAT_S: Final = 3.0
 TIMEOUT_S: Final = 5.0
 LIVENESS: Final = 3
+
+# A job without a result is answered with a true value (EMQP-28).
+NO_RESULT: Final = b"true"
 
 _CALL: Final = wire.Headers(reply_requested=True)
 
@@ -155,9 +158,9 @@ class EmqpWorker(WorkerSession):
         self._leaving = False
         self._held: set[bytes] = set()
         self._pending: list[Message] = []
-        # The broker has answered our INFORM; it is a polybus one and knows our words.
+        # The broker has answered our INFORM; the version of our own words that it knows, 0 if none.
         self.ready = False
-        self.extended = False
+        self.version = 0
         # Slots that were granted and not used yet.
         self.granted = 0
 
@@ -169,12 +172,14 @@ class EmqpWorker(WorkerSession):
 
     def greet(self, now: float) -> list[Message]:
         self._pending.clear()
-        self.ready = self.extended = False
+        self.ready = False
+        self.version = 0
         self.granted = 0
         self._inform = self._id()
         holding = None if self._holding is None else tuple(self._holding())
         self._held = set(holding or ())
-        return [self._write(wire.Inform(self._inform, "worker", self.queues, holding))]
+        version = 0 if holding is None else wire.VERSION
+        return [self._write(wire.Inform(self._inform, "worker", self.queues, holding, version))]
 
     def pending(self) -> list[Message]:
         messages, self._pending = self._pending, []
@@ -182,13 +187,15 @@ class EmqpWorker(WorkerSession):
 
     def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[WorkerEvent]:
         message = wire.read_as_worker(frames, at)
+        if type(message) is wire.Orders:
+            return self._work(message.jobs)
         if type(message) is wire.Request:
-            return self._work(message)
+            return self._work([message])
         match message:
-            case wire.Ack(_, acked_id, extended):
+            case wire.Ack(_, acked_id, version):
                 if acked_id == self._inform and not self.ready:
                     self.ready = True
-                    self.extended = extended
+                    self.version = version
                     if self._holding is None:
                         self._pending += self.grant(self._credit)
                 return []
@@ -203,37 +210,77 @@ class EmqpWorker(WorkerSession):
             case _:
                 return []
 
-    def _work(self, message: wire.Request) -> list[WorkerEvent]:
+    def _work(self, jobs: list[wire.Request]) -> list[WorkerEvent]:
         if self._holding is not None and not self.ready:
             # Meant for an earlier conversation under the same identity: the broker takes it back.
             return []
-        msg_id, headers = message.msg_id, message.headers
-        self.granted -= 1
-        self._held.add(msg_id)
-        return [Work(msg_id, message.queue, msg_id, message.body, None, headers.attempt, headers.timeout_s)]
+        self.granted -= len(jobs)
+        work: list[WorkerEvent] = []
+        for job in jobs:
+            token, headers = job.msg_id, job.headers
+            self._held.add(token)
+            work.append(Work(token, job.queue, token, job.body, None, headers.attempt, headers.timeout_s))
+        return work
 
     def beats(self, now: float) -> list[Message]:
         if now - self.spoke_at >= self.beat_s:
             return [self._write(wire.Heartbeat(self._id(), self._wall_clock()))]
         return []
 
+    @property
+    def joins(self) -> bool:
+        """Whether the broker takes many answers in one message (`done`)."""
+        return self.version >= wire.JOINING and not self._leaving
+
     def grant(self, slots: int) -> list[Message]:
         """So many more requests may be sent to us."""
         self.granted += slots
-        return [[EMPTY, *wire.write_ready(self._id())] for _ in range(slots)]
+        if self.version < wire.JOINING:
+            return [[EMPTY, *wire.write_ready(self._id())] for _ in range(slots)]
+        most = wire.MAX_SLOTS
+        counts = (min(most, slots - told) for told in range(0, slots, most))
+        return [self._write(wire.Slots(self._id(), count)) for count in counts]
 
     def reply(self, token: Token, body: list[Frame]) -> list[Message]:
         if token not in self._held:
             return []
-        # A job without a result is answered with a true value (EMQP-28).
-        frames = [EMPTY, *wire.write_result(self._id(), body or [b"true"], token)]
+        frames = [EMPTY, *wire.write_result(self._id(), body or [NO_RESULT], token)]
         self._held.discard(token)
         self._spoke = True
         return [frames] if self._leaving or self._holding is not None else [frames, *self.grant(1)]
 
+    def done(self, answers: Iterable[tuple[Token, list[Frame]]]) -> list[Message]:
+        """Answers that give the slots of their requests back, as many in a message as it takes.
+
+        Only a polybus broker knows what to do with it (`joins`), and only one that is to send us more."""
+        messages: list[Message] = []
+        joined: list[tuple[bytes, Frame]] = []
+        alone = 0
+        held = self._held
+        for token, body in answers:
+            if token not in held:
+                continue
+            held.discard(token)
+            frame = wire.one_frame(body) if body else NO_RESULT
+            if len(frame) > wire.MAX_JOINED_BYTES:
+                messages.append([EMPTY, *wire.write_result(self._id(), [frame], token)])
+                alone += 1
+                continue
+            joined.append((token, frame))
+            if len(joined) == wire.MAX_JOINED:
+                messages.append([EMPTY, *wire.write_done(self._id(), joined)])
+                self.granted += len(joined)
+                joined = []
+        if joined:
+            messages.append([EMPTY, *wire.write_done(self._id(), joined)])
+            self.granted += len(joined)
+        if messages:
+            self._spoke = True
+        return [*messages, *self.grant(alone)]
+
     def part(self, token: Token, body: list[Frame]) -> list[Message]:
         """Only a polybus broker knows what to do with it."""
-        if not self.extended or token not in self._held:
+        if not self.version or token not in self._held:
             return []
         self._spoke = True
         return [self._write(wire.Progress(self._id(), token, body))]
@@ -245,11 +292,11 @@ class EmqpWorker(WorkerSession):
         """Take nothing more; a broker that does not know the word goes on sending until our goodbye."""
         self._leaving = True
         self.granted = 0
-        return [self._write(wire.Leave(self._id()))] if self.extended else []
+        return [self._write(wire.Leave(self._id()))] if self.version else []
 
     def give_back(self, token: Token) -> list[Message]:
         """Let somebody else have what we have not begun; where that cannot be said, it stays ours."""
-        if not self.extended or token not in self._held:
+        if not self.version or token not in self._held:
             return []
         self._held.discard(token)
         self._spoke = True

@@ -1,0 +1,188 @@
+"""How eMQP speaks to its clients and workers.
+
+A public job manager reports the end of a job only if `reply-requested` is set, so on the way to a worker it
+always is.  Polybus workers are told the number of the attempt and may be told to stop; those of version 2 get
+many requests in one message, as the broker has them (see `wire.emqp_extension`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import ceil
+from typing import Final
+
+from polybus.core.actions import (
+    HEARTBEAT_MISSED,
+    UNKNOWN_WORKER,
+    Accept,
+    Answer,
+    Beat,
+    Dismiss,
+    Refuse,
+    Reschedule,
+    Stop,
+)
+from polybus.core.model import PLAIN_CALL, Address, JobOptions, Request, Worker
+from polybus.dialects.crossing import error_body
+from polybus.dialects.port import Message, Voice
+from polybus.wire import emqp as wire
+from polybus.wire.frames import Frame
+
+# The result of a job that has none (EMQP-28).
+NO_RESULT: Final = b"true"
+# The frames of a SCHEDULE with interval and cron.
+LONG_SCHEDULE: Final = 8
+
+NewId = Callable[[], bytes]
+
+
+class ClientVoice(Voice):
+    dialect = "emqp"
+
+    def __init__(self, lead: Message, new_id: NewId) -> None:
+        self._lead = lead
+        self._new_id = new_id
+
+    def accept(self, action: Accept) -> Message:
+        return [action.client[1], *self._lead, *wire.write_receipt(self._new_id(), action.request_id)]
+
+    def answer(self, action: Answer) -> Message:
+        body = action.body
+        if not body:
+            body = [NO_RESULT]
+        return [action.client[1], *self._lead, *wire.write_result(self._new_id(), body, action.request_id)]
+
+    def refuse(self, action: Refuse) -> Message:
+        tail = wire.write_result(self._new_id(), [error_body(action)], action.request_id)
+        return [action.client[1], *self._lead, *tail]
+
+
+class WorkerVoice(Voice):
+    """Workers and schedulers alike."""
+
+    dialect = "emqp"
+
+    def __init__(self, lead: Message, new_id: NewId, wall: Callable[[], float], strict: bool) -> None:
+        self._lead = lead
+        self._new_id = new_id
+        self._wall = wall
+        self._strict = strict
+
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        headers = headers_of(request.options, 0)
+        tail = wire.write_order(request.token, request.service.name, headers, request.body)
+        return [worker.address[1], *self._lead, *tail]
+
+    def beat(self, action: Beat) -> Message:
+        tail = wire.write_heartbeat(self._new_id(), self._wall())
+        return [action.worker.address[1], *self._lead, *tail]
+
+    def dismiss(self, action: Dismiss) -> Message | None:
+        if action.reason in (UNKNOWN_WORKER, HEARTBEAT_MISSED):
+            return None
+        tail = wire.write_goodbye(self._new_id(), wire.KBAI if self._strict else wire.KBYE)
+        return [action.peer[1], *self._lead, *tail]
+
+    def reschedule(self, action: Reschedule) -> Message:
+        return [action.worker.address[1], *self._lead, *self._schedule(action.message)]
+
+    def _schedule(self, message: wire.Schedule | wire.Unschedule) -> Message:
+        # Public schedulers know the long form only, and do not survive the other.
+        if self._strict or len(message.raw) == LONG_SCHEDULE:
+            return list(message.raw)
+        return wire.write_from_client(message)
+
+    def ack(self, peer: Address, msg_id: bytes) -> Message:
+        return [peer[1], *self._lead, *wire.write_ack(self._new_id(), msg_id)]
+
+
+class PolybusWorkerVoice(WorkerVoice):
+    """Workers of our own: they can stop what they run, and want to know which attempt it is."""
+
+    version = 1
+
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        headers = headers_of(request.options, request.attempt)
+        tail = wire.write_order(request.token, request.service.name, headers, request.body)
+        return [worker.address[1], *self._lead, *tail]
+
+    def stop(self, action: Stop) -> Message:
+        return [action.worker.address[1], *self._lead, *wire.write_cancel(self._new_id(), action.token)]
+
+    def ack(self, peer: Address, msg_id: bytes) -> Message:
+        return [peer[1], *self._lead, *wire.write_ack(self._new_id(), msg_id, self.version)]
+
+
+class JoiningVoice(PolybusWorkerVoice):
+    """Those that take many requests in one message."""
+
+    version = 2
+    joins = True
+
+    def __init__(self, lead: Message, new_id: NewId, wall: Callable[[], float], strict: bool) -> None:
+        super().__init__(lead, new_id, wall, strict)
+        # Behind the identity and what stands before the tag.
+        self._word = len(lead) + 2
+        self._full = len(lead) + 1 + wire.FULL_ORDERS
+        # Jobs that come one after the other mostly have the very same options.
+        self._options: JobOptions | None = None
+        self._attempt = 0
+        self._headers = b""
+
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        token, queue, headers, body = self._order(request)
+        if len(body) + len(headers) > wire.MAX_JOINED_BYTES:
+            return [worker.address[1], *self._lead, wire.TAG, b"REQUEST", token, queue, headers, body]
+        head = (wire.TAG, wire.ORDERS, self._new_id())
+        return [worker.address[1], *self._lead, *head, token, queue, headers, body]
+
+    def join(self, message: Message, request: Request) -> bool:
+        if len(message) >= self._full or message[self._word] is not wire.ORDERS:
+            return False
+        order = self._order(request)
+        if len(order[3]) + len(order[2]) > wire.MAX_JOINED_BYTES:
+            return False
+        message += order
+        return True
+
+    def _order(self, request: Request) -> tuple[bytes, bytes, bytes, Frame]:
+        options, attempt = request.options, request.attempt
+        if options is not self._options or attempt != self._attempt:
+            self._headers = wire.write_headers(headers_of(options, attempt))
+            # What follows a job may be megabytes: nobody must keep it for its headers.
+            self._options = None if options.then else options
+            self._attempt = attempt
+        body = request.body
+        frame = body[0] if len(body) == 1 else wire.one_frame(body)
+        return request.token, request.service.name, self._headers, frame
+
+
+# -- headers ------------------------------------------------------------------------------------
+# Nearly all jobs have one of a few sets of headers. Those with texts of a client's own are not kept.
+
+
+def headers_of(options: JobOptions, attempt: int) -> wire.Headers:
+    """What a worker is told of a job; 0 is no attempt, for those who do not know the word."""
+    if options is PLAIN_CALL and attempt == 1:
+        return FIRST_ORDER
+    if options.other:
+        return _headers(options.retries, options.timeout_s, options.guarantee, attempt, options.other)
+    return _headers_cached(options.retries, options.timeout_s, options.guarantee, attempt)
+
+
+def _headers(
+    retries: int, timeout_s: float, guarantee: bool, attempt: int, other: tuple[str, ...] = ()
+) -> wire.Headers:
+    return wire.Headers(
+        reply_requested=True,
+        retry_count=retries,
+        timeout_s=ceil(timeout_s),
+        guarantee=guarantee,
+        attempt=attempt,
+        other=other,
+    )
+
+
+_headers_cached = lru_cache(maxsize=256)(_headers)
+FIRST_ORDER: Final = wire.Headers(reply_requested=True, attempt=1)
