@@ -67,7 +67,7 @@ def open_files() -> int:
 
 
 def test_every_port_is_named_and_written_down(tmp_path: Path) -> None:
-    with LocalBroker(tmp_path) as local:
+    with LocalBroker(tmp_path, **{"bridge.name": "named"}) as local:
         assert set(local.endpoints) == set(config.PORTS)
         written = json.loads((tmp_path / ENDPOINTS_FILE).read_text())
         assert written == {"pid": os.getpid(), "endpoints": local.endpoints}

@@ -185,14 +185,14 @@ def test_a_dialect_that_is_off_has_no_ports() -> None:
 
 
 def test_the_host_holds_for_all_ports() -> None:
-    settings = config.load(None, {"broker.host": "0.0.0.0"}, {})
+    settings = config.load(None, {"broker.host": "0.0.0.0", "bridge.name": "named"}, {})
     for name in config.PORTS:
         kind = "udp" if name == "dbp.udp" else "tcp"
         assert str(config.endpoint(settings, name)).startswith(f"{kind}://0.0.0.0:")
 
 
 def test_free_ports_for_all() -> None:
-    settings = config.load(None, config.any_free_ports(), {})
+    settings = config.load(None, {**config.any_free_ports(), "bridge.name": "named"}, {})
     places = {config.endpoint(settings, name) for name in config.PORTS}
     assert places == {"tcp://127.0.0.1:*", "udp://127.0.0.1:*"}
 
