@@ -77,7 +77,7 @@ class Life:
                 self.asked[here].append(str(self.count))
             case 10 | 11 if island is not None:
                 self.count += 1
-                island.publish(f"t.{chance.randrange(3)}", b"%d" % self.count)
+                island.publish(f"t.{chance.randrange(3)}", b"%d" % self.count, settle=chance.random() < 0.5)
             case _:
                 pass
         world.wait(chance.choice((0.0, 0.02, 0.1, 1.0)))

@@ -280,9 +280,11 @@ class Island:
     def _say(self, name: str, *frames: bytes) -> None:
         self.hear(MAJORDOMO, [name.encode(), *frames])
 
-    def publish(self, topic: str, body: bytes) -> None:
+    def publish(self, topic: str, body: bytes, settle: bool = True) -> None:
+        """Without `settle` it is under way when the next thing happens, as in a busy turn of the loop."""
         receive(self.bus, topic.encode(), [body], self.world.now)
-        self.settle()
+        if settle:
+            self.settle()
 
     @property
     def neighbours(self) -> list[str]:
