@@ -74,6 +74,17 @@ EXAMPLES = (
         queue="email",
     ),
     Example(
+        "logs.py",
+        (),
+        (
+            "info: lab.probe: measuring ",
+            "warning: lab.probe: 90 degrees {'sensor': 't1'}",
+            "error: lab.probe: cannot save ",
+            "  FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/results'",
+            "warnings and worse: 2",
+        ),
+    ),
+    Example(
         "flows.py",
         (),
         (

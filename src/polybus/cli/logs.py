@@ -29,7 +29,7 @@ STYLES: Final = {
 }
 MOST: Final = 1000
 # How long the broker lets us wait for a record before it says that there is none.
-WAIT_S: Final = 10.0
+WAIT_S: Final = 3.0
 # A pause before a broker that is away is asked again.
 AWAY_S: Final = 1.0
 
@@ -101,7 +101,7 @@ def following(
     is_away = False
     while True:
         try:
-            with AdminClient(endpoint, WAIT_S + 5.0) as client:
+            with AdminClient(endpoint, WAIT_S + 3.0) as client:
                 while True:
                     answer = client.ask("logs", **question, **more)
                     if is_away:

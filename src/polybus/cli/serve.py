@@ -107,6 +107,8 @@ def reloaded(old: Settings, load: Callable[[], Settings]) -> Settings:
         limits=new.limits,
         queues=new.queues,
         last_values=new.last_values,
+        monitor=new.monitor,
+        logs=new.logs,
         # A store cannot be opened or closed under a running broker.
         jobs=msgspec.structs.replace(new.jobs, store=old.jobs.store),
         broker=msgspec.structs.replace(old.broker, drain_s=new.broker.drain_s),

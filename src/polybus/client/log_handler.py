@@ -89,6 +89,8 @@ class LogHandler(logging.Handler):
         if queue < 1:
             raise ConfigError(f"queue is {queue}; at least one record must have room")
         super().__init__(level)
+        # Level, time and logger are fields of their own; without this `basicConfig` would repeat them.
+        self.setFormatter(logging.Formatter("%(message)s"))
         self._endpoint = endpoint_for(dialect, "publish", address)
         self._dialect = dialect
         self.node: Final = clean_node(default_node() if node is None else node)
