@@ -3,9 +3,9 @@
     _nodes.py ENDPOINT COUNT HEARTBEAT_S FALTERING
 
 All register over one connection, with an address at which they can be asked.  Their beats are spread evenly
-over the interval, and what the broker sends back is counted.  On SIGUSR1 the first FALTERING nodes stop beating
-but answer when they are asked, and the next FALTERING ones stop altogether.  Told to stop, it prints what it
-saw as a line of JSON.
+over the interval, and what the broker sends back is counted.  On SIGUSR1 the first FALTERING nodes stop
+beating but answer when they are asked, and the next FALTERING ones stop altogether.  Told to stop, it prints
+what it saw as a line of JSON.
 """
 
 from __future__ import annotations
