@@ -37,5 +37,4 @@ STATEMENTS: Final[dict[str, Statement]] = {
 }
 
 # What is missing, by id.
-PENDING: Final[dict[str, str]] = {
-}
+PENDING: Final[dict[str, str]] = {}
