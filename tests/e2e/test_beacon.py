@@ -21,16 +21,13 @@ from polybus import Client, ConnectionLost, Worker
 from polybus.client import discovery
 from polybus.client.addresses import DIALECTS
 from polybus.client.discovery import Listener
-from support.commands import WAIT_S, Served, closing, environment, polybus, wait_until
+from support.commands import WAIT_S, Served, closing, polybus, wait_until
 from support.interop_process import running
 from support.namespaces import Machine, Network
 from support.ports import steady_ports
-from support.programs import Program
 
 # Python does not name it on every version; <asm-generic/socket.h>.
 SO_TIMESTAMPNS = 35
-ANNOUNCING = {"POLYBUS_BEACON_ENABLED": "true"}
-POLYBUS = [sys.executable, "-m", "polybus"]
 
 
 @pytest.fixture
@@ -138,33 +135,10 @@ def test_without_any_bus_the_error_says_what_was_tried(port: int, monkeypatch: p
 # -- networks of their own ------------------------------------------------------------------------------
 
 
-def run(machine: Machine, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        machine.command([*POLYBUS, *arguments]),
-        cwd=cwd,
-        env=environment(ANNOUNCING),
-        capture_output=True,
-        timeout=WAIT_S,
-        check=False,
-    )
-
-
 def listen(machine: Machine, cwd: Path, seconds: float = 2.5) -> list[dict[str, Any]]:
-    done = run(machine, "discover", "--seconds", str(seconds), "--json", cwd=cwd)
+    done = machine.polybus("discover", "--seconds", str(seconds), "--json", cwd=cwd)
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
-
-
-def serve(machine: Machine, folder: Path, *options: str) -> Program:
-    """A broker on the usual ports of its own network."""
-    command = machine.command([*POLYBUS, "serve", "--data-dir", str(folder / "data"), *options])
-    program = Program(command, folder, environment(ANNOUNCING))
-    try:
-        program.wait_for(lambda line: line.startswith("ready "))
-    except BaseException:
-        program.__exit__()
-        raise
-    return program
 
 
 def test_a_broker_is_found_over_a_network_by_broadcast(tmp_path: Path) -> None:
@@ -179,19 +153,18 @@ def test_a_broker_is_found_over_a_network_by_broadcast(tmp_path: Path) -> None:
     )
     with Network(3) as network, ExitStack() as stack:
         broker, *others = network.machines
-        stack.enter_context(serve(broker, tmp_path, "--host", broker.address, "--name", "gondor"))
+        stack.enter_context(broker.serve(tmp_path, "--host", broker.address, "--name", "gondor"))
         for machine in others:
             (found,) = listen(machine, there)
             assert (found["address"], found["port"], found["name"]) == (broker.address, 5246, "gondor")
-        command = others[0].command([sys.executable, str(app)])
-        stack.enter_context(Program(command, there, environment(ANNOUNCING)))
+        stack.enter_context(others[0].program(str(app), folder=there))
         for dialect in DIALECTS:
-            done = run(others[1], "call", "reverse", "abc", "--dialect", dialect, cwd=there)
+            done = others[1].polybus("call", "reverse", "abc", "--dialect", dialect, cwd=there)
             assert (done.returncode, done.stdout, done.stderr) == (0, b"cba\n", b"")
 
 
 def test_a_broker_on_every_interface_is_found_here_and_there(tmp_path: Path) -> None:
-    with Network(2) as network, serve(network.here, tmp_path, "--host", "0.0.0.0"):
+    with Network(2) as network, network.here.serve(tmp_path, "--host", "0.0.0.0"):
         here, there = network.machines
         assert [found["address"] for found in listen(here, tmp_path)] == [here.address, "127.0.0.1"]
         assert [found["address"] for found in listen(there, tmp_path)] == [here.address]
@@ -200,10 +173,10 @@ def test_a_broker_on_every_interface_is_found_here_and_there(tmp_path: Path) -> 
 def test_a_broker_on_loopback_is_not_heard_elsewhere(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
-    with Network(2) as network, serve(network.here, tmp_path):
+    with Network(2) as network, network.here.serve(tmp_path):
         assert [found["address"] for found in listen(network.here, there)] == ["127.0.0.1"]
         assert listen(network.machines[1], there) == []
-        done = run(network.machines[1], "call", "reverse", "abc", cwd=there)
+        done = network.machines[1].polybus("call", "reverse", "abc", cwd=there)
     assert done.returncode == 1
     text = done.stderr.decode()
     assert text.startswith("polybus: no bus was found for a mdr client. Tried: POLYBUS_MDR_CLIENT (not set);")
@@ -246,9 +219,9 @@ def test_a_worker_may_be_there_before_its_broker(tmp_path: Path) -> None:
                 return a + b
             """)
     )
-    with Network() as network:
-        command = network.here.command([*POLYBUS, "worker", "app:bus"])
-        with Program(command, tmp_path, environment(ANNOUNCING)) as worker:
-            worker.wait_for(lambda line: "Waiting for one at tcp://127.0.0.1:47290" in line)
-            with serve(network.here, tmp_path):
-                worker.wait_for(lambda line: line.startswith("ready "))
+    with Network() as network, ExitStack() as stack:
+        command = ("-m", "polybus", "worker", "app:bus")
+        worker = stack.enter_context(network.here.program(*command, folder=tmp_path))
+        worker.wait_for(lambda line: "Waiting for one at tcp://127.0.0.1:47290" in line)
+        stack.enter_context(network.here.serve(tmp_path))
+        worker.wait_for(lambda line: line.startswith("ready "))

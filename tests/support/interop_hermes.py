@@ -14,7 +14,7 @@ import json
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -28,9 +28,12 @@ NODE: Final = LOCKS / "peers" / "hermes_node.py"
 
 
 class Hermes:
-    """Starts Hermes' nodes in a folder and ends them all."""
+    """Starts Hermes' nodes in a folder and ends them all; `wrap` says how a command is run elsewhere."""
 
-    def __init__(self, home: Path, folder: Path) -> None:
+    def __init__(
+        self, home: Path, folder: Path, wrap: Callable[[list[str]], list[str]] = lambda command: command
+    ) -> None:
+        self._wrap = wrap
         self._home = home
         self._folder = folder
         self._processes: list[Process] = []
@@ -59,7 +62,7 @@ class Hermes:
     def _start(self, name: str, *arguments: str) -> Process:
         log = self._folder / f"hermes-{name}-{len(self._processes)}.log"
         command = [str(self._home / "bin" / "python"), str(NODE), *arguments]
-        process = Process(command, log, {"PYTHONPATH": ""})
+        process = Process(self._wrap(command), log, {"PYTHONPATH": ""})
         self._processes.append(process)
         return process
 

@@ -13,14 +13,23 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 import pytest
 
-from support.commands import WAIT_S
+from support.commands import WAIT_S, environment
+from support.programs import Program
+
+# Here it does no harm.
+ANNOUNCING = {"POLYBUS_BEACON_ENABLED": "true"}
 
 _numbers = itertools.count(1)
+
+
+POLYBUS = [sys.executable, "-m", "polybus"]
 
 
 class Machine:
@@ -34,6 +43,32 @@ class Machine:
     def command(self, command: Sequence[str]) -> list[str]:
         """The same command, run in there."""
         return ["ip", "netns", "exec", self.name, *command]
+
+    def polybus(self, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
+        """A command of polybus to its end; it may listen for beacons, which are those of this network."""
+        return subprocess.run(
+            self.command([*POLYBUS, *arguments]),
+            cwd=cwd,
+            env=environment(ANNOUNCING),
+            capture_output=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+
+    def program(self, *arguments: str, folder: Path) -> Program:
+        """A Python program that goes on."""
+        return Program(self.command([sys.executable, *arguments]), folder, environment(ANNOUNCING))
+
+    def serve(self, folder: Path, *options: str) -> Program:
+        """A broker on the usual ports, which are free in a network of its own."""
+        options = ("serve", "--data-dir", str(folder / "data"), *options)
+        broker = self.program("-m", "polybus", *options, folder=folder)
+        try:
+            broker.wait_for(lambda line: line.startswith("ready "))
+        except BaseException:
+            broker.close()
+            raise
+        return broker
 
     def ip(self, *arguments: str) -> None:
         _ip("-n", self.name, *arguments)

@@ -334,7 +334,7 @@ def _print(findings: list[Finding]) -> None:
     table = Table.grid(padding=(0, 2))
     for overflow in ("ellipsis", "fold", "fold"):
         # A command that is to be typed must be seen whole.
-        table.add_column(overflow=overflow)  # type: ignore[arg-type]
+        table.add_column(overflow=overflow)
     for finding in findings:
         text = Text(printable(finding.found))
         if finding.advice:
