@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 
 import pytest
 
 from polybus import Client, Request, RequestFailed, RequestTimeout, Worker
-from support.interop_hermes import Hermes
+from support.interop_hermes import Hermes, beacon
 from support.interop_process import Broker, running, until
 
 ENDPOINTS = {
@@ -88,3 +89,23 @@ def test_a_hermes_service_may_register_again(broker: Broker, hermes: Hermes) -> 
         _, second = hermes.service("rohan")
         assert second["registered"] is True
         assert client.call("rohan", b"def") == b"rohan:fed"
+
+
+def test_a_hermes_service_is_asked_whether_it_is_there_and_missed_when_it_is_not(
+    tmp_path: Path, hermes_home: Path
+) -> None:
+    """It names no heartbeat and sends none: it answers pings."""
+    broker = Broker(tmp_path, {"dbp": {"heartbeat_s": 0.5}})
+    hermes = Hermes(hermes_home, tmp_path)
+    try:
+        with beacon(broker.endpoints["dbp.port"]):
+            service, _ = hermes.service("rohan")
+            until(lambda: broker.ask("status")["nodes_asked"] >= 8, "asked for longer than a lease lasts")
+            (node,) = broker.ask("nodes")
+            assert (node["node"], node["beats"]) == ("rohan", "asked")
+            assert broker.ask("status")["invalid"] == 0
+            service.kill()
+            until(lambda: not broker.ask("nodes"), "the lease of a dead service ends")
+    finally:
+        hermes.close()
+        broker.kill()
