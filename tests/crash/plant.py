@@ -33,7 +33,7 @@ WORKER_PORTS: Final = {
 PORTS: Final = (
     *("ebus.frontend", "ebus.backend", "ebus.publish", "ebus.subscribe"),
     *("emqp.clients", "emqp.workers", "emqp.admin", "emqp.publish", "emqp.subscribe"),
-    *("majordomo.clients", "majordomo.workers", "dbp.port", "admin.port"),
+    *("majordomo.clients", "majordomo.workers", "dbp.port", "dbp.udp", "admin.port"),
 )
 # A lost worker is noticed soon, and nothing is given up because the run is rough.
 SETTINGS: Final[dict[str, dict[str, object]]] = {
