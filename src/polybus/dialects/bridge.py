@@ -17,8 +17,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from polybus.core import events
-from polybus.core.actions import Beat, Fanout, Say
-from polybus.core.bridging import Advertise, Bridging, Parted
+from polybus.core.actions import Beat, Fanout, Refuse, Say
+from polybus.core.bridging import ELSEWHERE, Advertise, Bridging, Parted
 from polybus.core.bus import Bus
 from polybus.core.intake import submit
 from polybus.core.lifecycle import BusState
@@ -35,6 +35,8 @@ from polybus.wire.frames import read_command, refuse
 # Values sent to one new neighbour in a turn, and how soon the next ones follow.
 VALUES_AT_ONCE: Final = 500
 VALUES_EVERY_S: Final = 0.01
+# Every one of them is told of every service: more are better joined by brokers between them.
+NEIGHBOURS: Final = 256
 # Why there is no link, in words that do not change.
 LINKED: Final = "linked"
 _REASONS: Final = {str(reason): reason for reason in Reason}
@@ -155,6 +157,8 @@ class Bridge:
             return "draining", f"{own.name} is shutting down"
         known = next((peer for peer in self.neighbours() if peer.name == hello.name), None)
         if known is None:
+            if len(self.neighbours()) >= NEIGHBOURS:
+                return "full", f"{own.name} has {NEIGHBOURS} links; it takes no more"
             return None
         if known.instance != hello.instance:
             # If it is dead, this finds out.
@@ -214,19 +218,19 @@ class Bridge:
         client = bus.clients.get(peer.address)
         if client is None or request_id not in client.known:
             if not self.bridging.may_leave(service):
-                self._refuse(peer, request_id, Reason.REJECTED, f"{own.name} does not lend this service")
+                self._refuse(peer, message, Reason.REJECTED, f"{own.name} does not lend this service")
                 return
             if len(hops) > own.max_hops:
                 detail = f"{len(hops)} brokers were passed; {own.name} allows {own.max_hops}"
-                self._refuse(peer, request_id, Reason.UNDELIVERABLE, detail)
+                self._refuse(peer, message, Reason.UNDELIVERABLE, detail)
                 return
             known = bus.services.get(service)
             path = self.bridging.routes.best(service) or ()
             if own.name in hops or not set(hops).isdisjoint(path):
-                self._return(peer, request_id, service, "it would go in a circle")
+                self._return(peer, message, "it would go in a circle")
                 return
             if known is None or not known.roster.members:
-                self._return(peer, request_id, service, f"nobody offers it at {own.name}")
+                self._return(peer, message, f"nobody offers it at {own.name}")
                 return
         options = PLAIN_CALL
         if message.timeout_s or message.other:
@@ -235,12 +239,14 @@ class Bridge:
         voice = peer.caller(hops)
         submit(bus, peer.address, voice, request_id, service, message.body, now, options, ttl_s)
 
-    def _refuse(self, peer: Peer, request_id: bytes, reason: Reason, detail: str) -> None:
+    def _refuse(self, peer: Peer, message: say.Request, reason: Reason, detail: str) -> None:
         self._bus.counters.rejected += 1
-        self._say(peer, wire.write_refused(request_id, str(reason), detail))
+        voice = peer.caller(message.hops)
+        refusal = Refuse(peer.address, voice, message.service, message.request_id, reason, detail, [])
+        self._bus.actions.append(refusal)
 
-    def _return(self, peer: Peer, request_id: bytes, service: bytes, detail: str) -> None:
-        self._bus.actions.append(Say((peer.link, b""), peer.give_back(request_id, service, detail)))
+    def _return(self, peer: Peer, message: say.Request, detail: str) -> None:
+        self._refuse(peer, message, Reason.UNDELIVERABLE, f"{ELSEWHERE}{detail}")
 
     def _on_partial(self, peer: Peer, message: say.Partial, now: float) -> None:
         token = peer.token_of(message.request_id, is_last=False)

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from polybus.config import BridgeSettings, Settings, endpoint
 from polybus.core import actions as act
+from polybus.core import events
 from polybus.core.bridging import Advertise, Bridging, Parted
 from polybus.core.bus import Bus
 from polybus.core.passage import Passage
@@ -116,6 +117,7 @@ class Bridges:
 
         outbox.handlers[act.Fanout] = publish
         outbox.handlers[Advertise] = self._advertise
+        outbox.refusals[Advertise] = self._not_advertised
         outbox.handlers[Parted] = self._parted
         outbox.handlers[Carry] = lambda action: outbox.put(action.peer.link, action.frames, action)
         outbox.refusals[Carry] = self.dialect.not_carried
@@ -123,6 +125,11 @@ class Bridges:
     def _advertise(self, action: Advertise) -> None:
         for peer, frames in self.dialect.advertise(action):
             self._outbox.put(peer.link, frames, action)
+
+    def _not_advertised(self, action: Advertise) -> None:
+        """It would believe what is true no more: better to begin anew."""
+        worker = action.worker
+        self._bus.handle(events.WorkerGone(worker.address, "its pipe is full"), self._bus.swept_at)
 
     def _parted(self, action: Parted) -> None:
         self.dialect.parted(action)

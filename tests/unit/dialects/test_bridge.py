@@ -284,6 +284,31 @@ def test_a_peer_that_does_not_take_its_answers_is_linked_anew() -> None:
     assert a.finals("c") == {"1": [b"once"]}
 
 
+def test_a_peer_that_cannot_be_told_what_is_offered_is_linked_anew() -> None:
+    world = World()
+    b = world.broker("B")
+    a = world.broker("A", peers=["B"])
+    world.wait(1)
+    b.full = {ROUTER}
+    b.worker("w", "echo")
+    world.wait(0.1)
+    assert b.neighbours == []
+    b.full = set()
+    world.wait(15)
+    assert a.via("echo") == ["B"]
+
+
+def test_there_is_an_end_to_the_number_of_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polybus.dialects.bridge.NEIGHBOURS", 2)
+    world = World()
+    b = world.broker("B")
+    for name in ("A", "C", "D"):
+        world.broker(name, peers=["B"])
+    world.wait(1)
+    assert len(b.neighbours) == 2
+    assert "B has 2 links; it takes no more" in world.islands["D"].troubles()
+
+
 # -- given back ---------------------------------------------------------------------------------------
 
 
