@@ -20,6 +20,7 @@ import pytest
 from polybus import Client, ConnectionLost, Worker
 from polybus.client import discovery
 from polybus.client.addresses import DIALECTS
+from polybus.client.admin import AdminClient
 from polybus.client.discovery import Listener
 from support.commands import WAIT_S, Served, closing, polybus, wait_until
 from support.interop_process import running
@@ -114,13 +115,17 @@ def test_a_broker_that_stops_is_not_announced(broker: Served, port: int) -> None
     with Listener(port) as listener:
         next(listener.hear(WAIT_S))
         # An unanswered request keeps the broker draining.
-        with Client(broker.endpoints["majordomo.clients"]) as client:
+        with (
+            Client(broker.endpoints["majordomo.clients"]) as client,
+            AdminClient(broker.endpoints["admin.port"], WAIT_S) as admin,
+        ):
             client.submit("nobody")
-            wait_until(lambda: client._step(0.01) or True)
+            wait_until(lambda: bool(admin.ask("status")["requests"]))
             broker.process.send_signal(signal.SIGTERM)
             broker.wait_for(broker.errors, "draining")
             # What was sent before the signal may still be in the socket.
             heard = [heard.times for heard in listener.hear(2.5)]
+            assert broker.process.poll() is None
     assert len(heard) <= 1
 
 

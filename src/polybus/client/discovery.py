@@ -194,9 +194,9 @@ def _is_plain(endpoint: str) -> bool:
 class Finder:
     """Where the sockets of a client or worker connect; a bus that was heard is remembered for all of them."""
 
-    def __init__(self, environ: Mapping[str, str] | None = None, listen_s: float = LISTEN_S) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None, listen_s: float | None = None) -> None:
         self._environ = os.environ if environ is None else environ
-        self._listen_s = listen_s
+        self._listen_s = LISTEN_S if listen_s is None else listen_s
         self._bus: Heard | None = None
 
     def endpoint(self, dialect: str, role: Role, address: str | None = None) -> str:
