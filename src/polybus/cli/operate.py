@@ -44,10 +44,8 @@ def services(admin: Admin = None, data_dir: DataDir = None, json_: Json = False)
         ">up": span("up_s"),
         ">load": percent("load"),
         ">queued": field("queued"),
-        ">oldest": span("oldest_queued_s"),
         ">in flight": field("in_flight"),
         ">done/s": field("rate_per_s"),
-        ">accepted": field("accepted"),
         ">answered": field("answered"),
         ">failed": field("failed"),
     }
