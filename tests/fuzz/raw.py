@@ -7,6 +7,7 @@ for a while and say nothing, as a peer on a bad line would.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 from collections import deque
@@ -73,10 +74,39 @@ def spoiled(rng: random.Random, data: bytes) -> bytes:
     return bytes(changed[: rng.choice((len(changed), rng.randrange(len(changed))))])
 
 
+def datagram(rng: random.Random) -> bytes:
+    """A heartbeat for a node that may be registered, or something like it, or nothing of the kind."""
+    name = rng.choice((b"fuzz-1", b"fuzz-2", b"rohan", b"", b"x" * 255, b"x" * 256, b"\xff\0 a"))
+    beat = b"<3 %b %b" % (rng.choice((b"1", b"1700000000.5", b"-1", b"9" * 40)), name)
+    ways: list[Callable[[], bytes]] = [
+        lambda: beat,
+        lambda: spoiled(rng, beat),
+        lambda: b"</3 1 " + name,
+        lambda: b"SHALOM 5246",
+        lambda: rng.randbytes(rng.choice((0, 1, 10, 400, 9000))),
+    ]
+    return rng.choice(ways)()
+
+
 class RawPeers:
     def __init__(self, endpoints: dict[str, str]) -> None:
         self._endpoints = [e for e in endpoints.values() if e.startswith("tcp://")]
         self._held: deque[socket.socket] = deque()
+        self._beats: socket.socket | None = None
+        self._beats_to = [
+            ("127.0.0.1", int(e.rpartition(":")[2])) for e in endpoints.values() if e.startswith("udp://")
+        ]
+
+    def beat(self, rng: random.Random) -> int:
+        """Some datagrams; how many."""
+        if self._beats is None:
+            self._beats = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self._beats.setblocking(False)
+        for to in self._beats_to:
+            # A full buffer loses it, as any network may.
+            with contextlib.suppress(OSError):
+                self._beats.sendto(datagram(rng), to)
+        return len(self._beats_to)
 
     def poke(self, rng: random.Random) -> int:
         """One more connection; how many messages it was."""
@@ -101,3 +131,6 @@ class RawPeers:
     def close(self) -> None:
         while self._held:
             self._held.popleft().close()
+        if self._beats is not None:
+            self._beats.close()
+            self._beats = None
