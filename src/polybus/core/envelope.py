@@ -94,7 +94,7 @@ def check(submission: Submission, frames: list[bytes]) -> None:
 
 def is_list(body: list[Any]) -> bool:
     """Whether there are many jobs in it."""
-    return len(body) == 1 and memoryview(body[0])[:1] == b"["
+    return len(body) == 1 and bytes(memoryview(body[0])[:1]) == b"["
 
 
 def read_list(body: list[Any]) -> list[tuple[Listed, list[bytes]]]:
