@@ -13,7 +13,7 @@ from polybus.errors import ConfigError
 from polybus.server.links import bind, make_socket
 
 # Settings that do not take any number or text.
-NARROW = {"jitter": "0.5", "timezone": "Europe/Berlin", "missed": "skip", "liveness": "3"}
+NARROW = {"jitter": "0.5", "timezone": "Europe/Berlin", "missed": "skip", "liveness": "3", "tap": "off"}
 
 
 def written(tmp_path: Path, text: str) -> Path:
