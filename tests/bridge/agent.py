@@ -20,9 +20,8 @@ import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from matrix.run import CLIENT_PORTS, DIALECTS  # noqa: E402
-
-from polybus import Client, PolybusError  # noqa: E402
+from matrix.run import CLIENT_PORTS, DIALECTS
+from polybus import Client, PolybusError
 
 CALL_S = 30.0
 PACE_MS = 10

@@ -20,10 +20,9 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
+from polybus.config import PORTS, variable  # noqa: E402
 from support.live import POLYBUS, read_line  # noqa: E402
 from support.ports import steady_ports  # noqa: E402
-
-from polybus.config import PORTS, variable  # noqa: E402
 
 NAMES = ("A", "B", "C")
 START_S = 30.0

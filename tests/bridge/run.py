@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -137,7 +138,7 @@ class Trial:
             )
             self.delivered += far
             made = sum(number for topic, number in last.items() if not topic.endswith(name))
-            print(f"  {name}: {far} publications of the other end in two dialects; made were {made}, each for both")
+            print(f"  {name}: {far} publications of the other end, of {made} for two subscribers each")
 
     def _let_pass(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -165,10 +166,12 @@ def main() -> int:
     options.add_argument("--loopback", action="store_true", help="addresses of the loopback, no namespaces")
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
+    # What was made is removed, also when somebody has seen enough.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     began = time.monotonic()
     wires: Namespaces | Loopbacks = Namespaces()
     if chosen.loopback or not (isinstance(wires, Namespaces) and wires.open()):
-        print("no network namespaces here: three addresses of the loopback; a cut link is a broker that stands still")
+        print("no network namespaces: three loopback addresses; a cut link is a broker that stands still")
         wires = Loopbacks()
     line = Line(wires, SETTINGS)
     trial = Trial(line)
