@@ -57,7 +57,8 @@ def test_discover_lists_a_broker_with_its_name(broker: Served, port: int, tmp_pa
     assert 1 <= found["times"] <= 3
     assert found["every_s"] is None or found["every_s"] > 0.5
     assert found["name"] == "shire"
-    assert found["endpoints"] == broker.endpoints
+    reached = {name: place for name, place in broker.endpoints.items() if place.startswith("tcp://")}
+    assert found["endpoints"] == reached
     text = polybus("discover", "--port", str(port), "--seconds", "1.5", cwd=tmp_path).stdout.decode()
     assert "shire" in text
     assert "majordomo" in text
