@@ -140,6 +140,39 @@ def test_a_killed_broker_comes_back_on_other_ports_and_is_dialled_where_it_was(t
             assert client.call("far", b"again") == b"again"
 
 
+def test_a_guaranteed_job_outlives_the_broker_that_took_it_and_runs_once() -> None:
+    runs: list[bytes] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(request: Request) -> bytes:
+        runs.append(request.body)
+        begun.set()
+        assert go_on.wait(60)
+        return b"done"
+
+    with (
+        LiveBroker({**FAST, "bridge.name": "B"}) as b,
+        LiveBroker(
+            {**FAST, "bridge.name": "A", "bridge.peers": b["bridge.port"], "limits.orphan_grace_s": 1}
+        ) as a,
+    ):
+        serve(b, "majordomo.workers", "mdr", slow=slow)
+        until(lambda: a.has_workers("slow"), "A knows the worker of B")
+        order = json.dumps({"service": "slow", "id": "job 1", "guarantee": True}).encode()
+        with Client(a["majordomo.clients"], "mdr", timeout_s=20) as client:
+            assert json.loads(client.call("polybus.submit", order + b"\nwork")) == {"job": "job 1"}
+        assert begun.wait(20)
+        a.restart()
+        until(lambda: a.has_workers("slow"), "A is linked again")
+        # It is sent again as soon as it is clear that nobody comes back with it, and is known over there.
+        until(lambda: b.ask("status")["duplicates"] >= 1, "B has it again")
+        go_on.set()
+        with Client(a["majordomo.clients"], "mdr", timeout_s=20) as client:
+            assert client.call("polybus.result", b"job 1") == b"done"
+        assert runs == [b"work"]
+        assert not a.crashes() + b.crashes()
+
+
 def test_the_same_name_is_refused_with_a_word() -> None:
     with (
         LiveBroker({**FAST, "bridge.name": "X"}) as b,
