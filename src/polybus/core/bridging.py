@@ -89,6 +89,8 @@ class Bridging:
         self.routes = Routes(name, max_hops, self.may_leave, Patterns(may_enter))
         self.workers: dict[str, Worker] = {}
         self._names: dict[Worker, str] = {}
+        # How often a service of others was not taken, because there are too many.
+        self.ignored = 0
         # Services that lost their last worker.
         self._empty: dict[bytes, None] = {}
         self.next_at = inf
@@ -153,8 +155,9 @@ class Bridging:
             self.soon(now)
         wanted = self.routes.through(name)
         if wanted and service is None:
-            # With too many services it stays unknown here.
             service = bus.service(name)
+            # With too many services it stays unknown here.
+            self.ignored += service is None
         if service is None:
             return
         added = False

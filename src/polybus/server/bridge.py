@@ -195,9 +195,12 @@ class Bridges:
         if not self.is_on:
             return {}
         peers = list(self.dialect.peers.values())
+        bridging = self.dialect.bridging
+        neighbours = bridging.routes.neighbours.values()
         return {
             "bridge": self._settings.name,
             "bridges_up": sum(peer.is_up for peer in peers),
+            "bridge_services_ignored": bridging.ignored + sum(one.ignored for one in neighbours),
             "bridge_publications_dropped": sum(peer.dropped for peer in peers),
             "bridge_publications_repeated": self.passage.duplicates,
         }
