@@ -210,19 +210,31 @@ def dbp(rng: random.Random) -> Frames:
 
 
 def admin(rng: random.Random) -> Frames:
-    commands = ("ping", "status", "services", "workers", "nodes", "requests", "tap", "nothing")
+    commands = ("ping", "status", "services", "workers", "nodes", "requests", "tap", "nothing", "logs", "top",
+                "log_nodes", "monitor")  # fmt: skip
     question = {"do": rng.choice(commands), "service": name(rng).decode(), "bodies": True}
+    if question["do"] == "logs":
+        question |= {"node": rng.choice(("", "n*", "[", "fuzz")), "after": rng.randrange(99), "wait_s": 1}
     if rng.random() < 0.5:
         question["stop"] = True
     return [b"", b"PBADM1", ident(rng), json.dumps(question).encode()]
 
 
 def publication(rng: random.Random) -> Frames:
+    if rng.random() < 0.3:
+        level, node = rng.choice((b"error", b"info", b"WARN", b"x", b"")), rng.choice((b"fuzz", b"", b"a/b"))
+        return [
+            b"log/" + level + b"/" + node,
+            rng.choice((body(rng), b'{"message": 1, "at": {}}', b"{" * 999)),
+        ]
     return [b"fuzz-topic-%d" % rng.randrange(20), body(rng)]
 
 
 def subscription(rng: random.Random) -> Frames:
-    return [rng.choice((b"\x01", b"\x00")) + rng.choice((b"", b"fuzz-topic", b"x" * rng.randrange(300)))]
+    return [
+        rng.choice((b"\x01", b"\x00"))
+        + rng.choice((b"", b"fuzz-topic", b"polybus/", b"x" * rng.randrange(300)))
+    ]
 
 
 def bridge(rng: random.Random) -> Frames:

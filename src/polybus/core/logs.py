@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from heapq import merge
 from itertools import islice, takewhile
 from math import isfinite
@@ -50,6 +51,7 @@ ORDINARY_SHARE: Final = 10
 # A follower that is further behind than this gets the newest, and is told how many it missed.
 BEHIND: Final = 5_000
 UNKNOWN_NODE: Final = "unknown"
+TOPICS_REMEMBERED: Final = 4096
 
 
 class LogRecord:
@@ -94,13 +96,12 @@ class Logs:
         self._ordinary = Row()
         self._serious = Row()
         self._found: dict[tuple[int, str], deque[LogRecord]] = {}
+        # Of both kinds together.
+        self._held = 0
+        self.held_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._ordinary.records) + len(self._serious.records)
-
-    @property
-    def held_bytes(self) -> int:
-        return self._ordinary.held_bytes + self._serious.held_bytes
+        return self._held
 
     def change(self, count: int, bytes_: int, age_s: float, warnings_age_s: float) -> None:
         """Let other limits hold from now on."""
@@ -114,19 +115,21 @@ class Logs:
         row = self._serious if record.rank >= SERIOUS else self._ordinary
         row.records.append(record)
         row.held_bytes += record.size
+        self._held += 1
+        self.held_bytes += record.size
         key = (record.rank, record.node)
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = deque()
         found.append(record)
-        if len(self) > self.count or self.held_bytes > self.max_bytes:
+        if self._held > self.count or self.held_bytes > self.max_bytes:
             self._make_room()
         if self.on_put is not None:
             self.on_put(record)
 
     def _make_room(self) -> None:
         ordinary, serious = self._ordinary, self._serious
-        while len(self) > self.count or self.held_bytes > self.max_bytes:
+        while self._held > self.count or self.held_bytes > self.max_bytes:
             has_more = (
                 len(ordinary.records) * ORDINARY_SHARE > self.count
                 or ordinary.held_bytes * ORDINARY_SHARE > self.max_bytes
@@ -137,6 +140,8 @@ class Logs:
     def _drop_oldest(self, row: Row) -> None:
         record = row.records.popleft()
         row.held_bytes -= record.size
+        self._held -= 1
+        self.held_bytes -= record.size
         key = (record.rank, record.node)
         found = self._found[key]
         found.popleft()
@@ -179,6 +184,10 @@ class Logs:
 
     def _rows(self, level: str, node: str) -> list[deque[LogRecord]]:
         least = LEVELS.index(level)
+        if not node and least in (0, SERIOUS):
+            # What is asked for most is there in one piece.
+            rows = (self._ordinary, self._serious) if not least else (self._serious,)
+            return [row.records for row in rows]
         if node and not any(sign in node for sign in "*?["):
             keys: Iterable[tuple[int, str]] = ((rank, node) for rank in range(least, len(LEVELS)))
             return [self._found[key] for key in keys if key in self._found]
@@ -202,17 +211,25 @@ def _oldest_first(record: LogRecord) -> int:
 
 def read(topic: bytes, body: Sequence[Any], now: float) -> LogRecord | None:
     """A publication as a record; None if its topic is not that of one."""
+    meaning = _meaning(topic)
+    if meaning is None:
+        return None
+    text, is_cut = _text(body)
+    return LogRecord(meaning[0], meaning[1], text, is_cut, now)
+
+
+@lru_cache(TOPICS_REMEMBERED)
+def _meaning(topic: bytes) -> tuple[int, str] | None:
+    """Level and node of a topic; the same ones come again and again."""
     parts = topic.split(b"/", 2)
     rank = _RANKS.get(parts[1].lower()) if len(parts) == 3 else None
-    if rank is None:
-        return None
-    node = parts[2].decode(errors="replace") or UNKNOWN_NODE
-    text, is_cut = _text(body)
-    return LogRecord(rank, node, text, is_cut, now)
+    return None if rank is None else (rank, parts[2].decode(errors="replace") or UNKNOWN_NODE)
 
 
 def _text(body: Sequence[Any]) -> tuple[bytes, bool]:
     """What is kept of a body, and whether that is not all of it."""
+    if len(body) == 1 and len(body[0]) <= RECORD_BYTES:
+        return bytes(body[0]), False
     size = sum(map(len, body))
     if size <= RECORD_BYTES:
         return b"\n".join(bytes(frame) for frame in body), False

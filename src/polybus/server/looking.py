@@ -181,6 +181,7 @@ class Looking:
         asked = _read(question, TopQuestion)
         bus = self._bus
         bus.timed, self._timed_until = True, now + TIMED_S
+        self._times.looked_at()
         services = list(bus.services.values())
         if asked.sort == "name":
             services = sorted(services, key=lambda service: service.name)[: asked.limit]

@@ -34,6 +34,20 @@ def test_percentiles() -> None:
     assert times.counts == {}
 
 
+def test_of_very_many_a_part_stands_for_all() -> None:
+    times, rng = Times(), random.Random(2)
+    for _ in range(50_000):
+        times.note(b"s", rng.uniform(0.0, 0.1))
+    counts = times.counts[b"s"]
+    assert abs(sum(counts.values()) - 50_000) < 20
+    half = percentile(counts, 0.5)
+    assert half is not None
+    assert 0.04 < half < 0.06
+    times.looked_at()
+    times.note(b"t", 1.0)
+    assert sum(times.counts[b"t"].values()) == 1
+
+
 def test_counted_only_while_somebody_looks() -> None:
     stage, times = Stage(), Times()
     stage.bus.note_time = times.note
