@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from polybus import Client, Request, RequestFailed, Worker
+from polybus import Client, Request, RequestFailed, Worker, config
 from support.live import POLYBUS, LiveBroker, Peer
 from support.waiting import until
 
@@ -188,6 +188,15 @@ def test_without_a_name_there_is_no_bridge() -> None:
     with LiveBroker() as broker:
         assert "bridge.port" not in broker.endpoints
         assert broker.ask("bridges") == []
+
+
+def test_the_files_of_the_example_can_be_used_on_one_machine() -> None:
+    places = []
+    for name in ("laboratory", "office"):
+        settings = config.load(EXAMPLE / f"{name}.toml", environ={})
+        assert settings.bridge.name == name
+        places += [place for port in config.PORTS if (place := config.endpoint(settings, port)) is not None]
+    assert len(set(places)) == len(places)
 
 
 @pytest.mark.timeout(120)

@@ -26,6 +26,7 @@ messages = st.one_of(
         names,
         st.integers(1, wire.MAX_CREDIT),
         st.floats(0.001, 3600, allow_nan=False),
+        words,
     ),
     st.builds(say.Denied, words, words),
     st.just(say.Beat()),

@@ -90,11 +90,9 @@ class Bridge:
         peer = self.peers[link, b""] = Peer(self.bridging, link, None, endpoint)
         return peer
 
-    def hello(self) -> Message:
-        settings = self._settings
-        facts = say.Hello(
-            wire.VERSION, settings.name, settings.instance, settings.credit, settings.heartbeat_s
-        )
+    def hello(self, label: str = "") -> Message:
+        own = self._settings
+        facts = say.Hello(wire.VERSION, own.name, own.instance, own.credit, own.heartbeat_s, label)
         return wire.write_hello(facts)
 
     def neighbours(self) -> list[Peer]:
@@ -116,7 +114,8 @@ class Bridge:
         is_ours = peer is not None and peer.identity is None
         if peer is None:
             peer = Peer(self.bridging, link, identity)
-        why = self._why_not(hello, is_ours, now)
+            peer.label = hello.link
+        why = self._why_not(peer, hello, now)
         if why is not None:
             peer.denied, peer.trouble = why
             self._say(peer, wire.write_denied(*why))
@@ -141,9 +140,10 @@ class Bridge:
         peer.pending = dict.fromkeys(self.passage.topics())
         self.next_at = now
 
-    def _why_not(self, hello: say.Hello, is_ours: bool, now: float) -> tuple[str, str] | None:
+    def _why_not(self, peer: Peer, hello: say.Hello, now: float) -> tuple[str, str] | None:
         """The reason and the words for people if there is to be no link."""
         own = self._settings
+        is_ours = peer.identity is None
         if hello.version != wire.VERSION:
             mine = f"{own.name} speaks version {wire.VERSION} of the bridge"
             return "version", f"{mine}, its peer version {hello.version}; update the older broker"
@@ -155,7 +155,7 @@ class Bridge:
             return "not_allowed", f"{hello.name!r} is not in bridge.allow of {own.name}"
         if self._bus.state is not BusState.SERVING:
             return "draining", f"{own.name} is shutting down"
-        known = next((peer for peer in self.neighbours() if peer.name == hello.name), None)
+        known = next((one for one in self.neighbours() if one.name == hello.name), None)
         if known is None:
             if len(self.neighbours()) >= NEIGHBOURS:
                 return "full", f"{own.name} has {NEIGHBOURS} links; it takes no more"
@@ -165,7 +165,8 @@ class Bridge:
             if known.worker is not None:
                 self._bus.actions.append(Beat(known.worker))
             return "name_taken", f"another broker called {hello.name!r} is linked to {own.name}"
-        if (known.identity is None) != is_ours and (own.name < hello.name) != is_ours:
+        same_side = (known.identity is None) == is_ours
+        if known.label != peer.label if same_side else (own.name < hello.name) != is_ours:
             return LINKED, f"{own.name} and {hello.name} are linked already"
         self._bus.handle(events.WorkerGone(known.address, "it has linked anew"), now)
         return None

@@ -33,6 +33,8 @@ class Peer(Voice):
         self.link = link
         self.identity = identity
         self.endpoint = endpoint
+        # What the one that dialled calls the link.
+        self.label = endpoint
         self.lead: Message = [] if identity is None else [identity]
         self.name = ""
         self.instance = ""

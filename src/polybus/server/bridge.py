@@ -39,6 +39,8 @@ from polybus.wire.frames import EMPTY
 PORT: Final = "bridge.port"
 # Pauses are this much longer or shorter by chance.
 JITTER: Final = 0.25
+# A name is taken for a while after a restart: that is no trouble before so many dials.
+PATIENCE: Final = 6
 # A peer that refuses us may change its mind, but not soon.
 _PATIENT: Final = frozenset({LINKED, "itself", "same_name", "version", "not_allowed"})
 
@@ -84,9 +86,9 @@ class Bridges:
         bus.bridging = Bridging(bus, bridge.name, bridge.max_hops, bridge.services, accepted)
         prefixes = tuple(prefix.encode() for prefix in bridge.topics)
         self.passage = Passage(bus, bridge.name, instance, prefixes)
-        terms = Terms(
-            bridge.name, instance, bridge.credit, bridge.heartbeat_s, bridge.liveness, bridge.max_hops
-        )
+        # To the core a peer is one client.
+        credit = min(bridge.credit, settings.limits.outstanding_per_client)
+        terms = Terms(bridge.name, instance, credit, bridge.heartbeat_s, bridge.liveness, bridge.max_hops)
         is_private = _is_private(endpoint(settings, PORT))
         self.dialect = Bridge(bus, bus.bridging, self.passage, terms, _admission(bridge, is_private))
         self.ear = RouterEar(bus, "bridge", self.dialect.tags)
@@ -180,11 +182,13 @@ class Bridges:
             line.peer.trouble = f"cannot dial {place}: {error}"
             return
         self._pump.suspect(line.peer.link)
-        self._outbox.put(line.peer.link, self.dialect.hello(), None)
+        self._outbox.put(line.peer.link, self.dialect.hello(place), None)
 
     def _complain(self, line: Line) -> None:
         """What a person has to put right is said once."""
         text = line.peer.trouble
+        if line.peer.denied == "name_taken" and line.attempts < PATIENCE:
+            return
         if line.peer.denied and line.peer.denied != LINKED and text != line.complained:
             line.complained = text
             print(f"polybus: no bridge to {line.peer.endpoint}: {text}", file=sys.stderr, flush=True)

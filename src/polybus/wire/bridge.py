@@ -3,7 +3,7 @@
 One link joins two brokers and is used in both directions: either side asks, answers and publishes.  Both
 begin with HELLO; before that nothing else counts.  Frames after the tag and the command:
 
-    HELLO      version, {"name", "instance", "credit", "heartbeat_s"}
+    HELLO      version, {"name", "instance", "credit", "heartbeat_s", "link"}
     DENIED     reason, text            no link: another version, a name that is taken, not allowed
     BEAT
     BYE        reason                  the conversation is over
@@ -95,6 +95,7 @@ class _Hello(Struct):
     instance: str
     credit: int = 1
     heartbeat_s: float = 1.0
+    link: str = ""
 
 
 class _Advert(Struct):
@@ -191,7 +192,7 @@ def read_hello(frames: Frames, at: int) -> Hello:
         raise refuse("bad_credit", f"credit is {found.credit}; allowed are 1 to {MAX_CREDIT}")
     if not 0 < found.heartbeat_s <= 3600:
         raise refuse("bad_heartbeat", f"heartbeat_s is {found.heartbeat_s:g}; allowed is up to 3600")
-    return Hello(version, found.name, found.instance, found.credit, found.heartbeat_s)
+    return Hello(version, found.name, found.instance, found.credit, found.heartbeat_s, found.link)
 
 
 def read_denied(frames: Frames, at: int) -> Denied:
@@ -311,7 +312,7 @@ def read(frames: Frames, at: int = 0) -> Message:
 
 
 def write_hello(hello: Hello) -> list[Frame]:
-    facts = _Hello(hello.name, hello.instance, hello.credit, hello.heartbeat_s)
+    facts = _Hello(hello.name, hello.instance, hello.credit, hello.heartbeat_s, hello.link)
     return [TAG, HELLO, b"%d" % hello.version, _write(facts)]
 
 

@@ -17,6 +17,8 @@ class Hello(Struct, frozen=True):
     # How many requests it takes from this peer at once.
     credit: int = 1
     heartbeat_s: float = 1.0
+    # What the one that dialled calls this link: the same if it is dialled again.
+    link: str = ""
 
 
 class Denied(Struct, frozen=True):

@@ -433,7 +433,7 @@ def test_another_version_is_refused() -> None:
     world = World()
     b = world.broker("B")
     a = world.broker("A", peers=["B"])
-    a.bridges.dialect.hello = lambda: [wire.TAG, wire.HELLO, b"2", b"?"]  # type: ignore[method-assign]
+    a.bridges.dialect.hello = lambda label="": [wire.TAG, wire.HELLO, b"2", b"?"]  # type: ignore[method-assign]
     world.wait(1)
     assert (a.neighbours, b.neighbours) == ([], [])
     assert a.troubles() == ["B speaks version 1 of the bridge, its peer version 2; update the older broker"]
@@ -489,6 +489,23 @@ def test_two_that_dial_each_other_keep_one_link() -> None:
     world.wait(30)
     assert len(b.dials) <= dials + 4
     assert (a.neighbours, b.neighbours) == (["B"], ["A"])
+
+
+def test_one_that_is_dialled_at_two_addresses_keeps_one_link() -> None:
+    world = World()
+    b = world.broker("B")
+    world.islands["other"] = b
+    a = world.broker("A", peers=["B", "other"])
+    b.worker("w", "echo")
+    world.wait(30, step_s=0.05)
+    assert (a.neighbours, b.neighbours) == (["B"], ["A"])
+    links = [peer for peer in a.bridges.dialect.peers.values() if peer.is_up]
+    (up,) = links
+    since = up.worker.since if up.worker is not None else world.now
+    # It is the first one, and was never lost.
+    assert since < 1002
+    (down,) = [peer for peer in a.bridges.dialect.peers.values() if not peer.is_up]
+    assert down.trouble == "B and A are linked already"
 
 
 def test_who_speaks_without_a_greeting_is_asked_for_one() -> None:
