@@ -20,6 +20,7 @@ _STYLES: Final = {
     "partial": "green",
     "replied": "bold green",
     "published": "magenta",
+    "log": "magenta",
     "subscribed": "magenta",
     "unsubscribed": "magenta",
     "worker_up": "green",
