@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from polybus.client.handlers import Request
 from polybus.errors import LocalProtocolError
@@ -35,9 +35,10 @@ class Answering:
             request = inbox.popleft()
             work = request.work
             name = work.request_id or b""
-            task = Task(
-                request, name, work.service, request.frames, now, work.attempt, work.timeout_s, work.ttl_s
-            )
+            body: list[Any] = work.body
+            if len(body) != 1 or type(body[0]) is not bytes:
+                body = request.frames
+            task = Task(request, name, work.service, body, now, work.attempt, work.timeout_s, work.ttl_s)
             self._tasks[request] = task
             pool.submit(task)
 

@@ -52,7 +52,7 @@ class Connection(Hub):
         self._name: Final = new_identity()
         # Answers that wait for a conversation, by token; and whether they are results, not failures.
         self._parked: dict[Any, tuple[list[Any], bool]] = {}
-        # Answers of this turn for a broker that takes many in one message; the same three things.
+        # The answers of this turn; the same three things.
         self._ready: list[tuple[Any, list[Any], bool]] = []
         self._unsure: deque[tuple[float, Any, list[Any]]] = deque(maxlen=UNSURE_COUNT)
         # Requests that nobody wants any more, and those whose answer nobody would hear.
@@ -89,7 +89,7 @@ class Connection(Hub):
     @property
     def has_parked(self) -> bool:
         """Whether answers wait for the broker."""
-        return bool(self._parked)
+        return bool(self._parked) or (bool(self._ready) and not self.is_up)
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -105,20 +105,13 @@ class Connection(Hub):
             self._end(at, time.monotonic())
 
     def _send_parked(self) -> None:
-        assert self.emqp is not None
         parked, self._parked = self._parked, {}
-        now = time.monotonic()
-        for token, (body, final) in parked.items():
-            self._send_answer(token, body, final, now)
+        self._ready = [(token, body, final) for token, (body, final) in parked.items()] + self._ready
         self.flush()
 
     def flush(self) -> None:
         if self._ready:
-            # Nothing was granted for these: their slots are not to be used again.
-            assert self.emqp is not None
-            ready, self._ready = self._ready, []
-            for token, body, _ in ready:
-                self.outbox += [(0, message) for message in self.emqp.reply(token, body)]
+            self._write_answers(0)
         super().flush()
 
     def close(self) -> None:
@@ -174,11 +167,8 @@ class Connection(Hub):
         if session is None or not self.is_up:
             return
         more = slots - load - session.granted
-        if more > 0 and self._ready:
-            # The answers of this turn give their slots back, as far as these are still wanted.
-            again, self._ready = self._ready[:more], self._ready[more:]
-            done = session.done((token, body) for token, body, _ in again)
-            self.outbox += [(0, message) for message in done]
+        if self._ready:
+            self._write_answers(max(0, more))
             more = slots - load - session.granted
         if more > 0:
             self.outbox += [(0, message) for message in session.grant(more)]
@@ -210,22 +200,28 @@ class Connection(Hub):
             super().reply(request, body)
             return
         token = request.token
-        if self._held[0].pop(token, None) is None:
-            return
-        if self.is_up:
-            self._send_answer(token, body, is_result, time.monotonic())
-        else:
-            self._parked[token] = body, is_result
-
-    def _send_answer(self, token: Any, body: list[Any], is_result: bool, now: float) -> None:
-        assert self.emqp is not None
-        if self.emqp.joins:
+        if self._held[0].pop(token, None) is not None:
             self._ready.append((token, body, is_result))
-        else:
-            self.outbox += [(0, message) for message in self.emqp.reply(token, body)]
-        # A failure that came twice would count for the next attempt; one that is lost is found out anyway.
-        if is_result and (not body or len(body[0]) <= UNSURE_BYTES):
-            self._unsure.append((now, token, body))
+
+    def _write_answers(self, slots: int) -> None:
+        """Send what is ready. The first answers give back so many slots, if the broker knows how."""
+        session = self.emqp
+        assert session is not None
+        ready, self._ready = self._ready, []
+        if not self.is_up:
+            self._parked.update((token, (body, final)) for token, body, final in ready)
+            return
+        if not session.joins:
+            slots = 0
+        messages = session.done((token, body) for token, body, _ in ready[:slots])
+        for token, body, _ in ready[slots:]:
+            messages += session.reply(token, body)
+        self.outbox += [(0, message) for message in messages]
+        now = time.monotonic()
+        for token, body, is_result in ready:
+            # A failure that came twice would count for the next attempt; a lost one is found out anyway.
+            if is_result and (not body or len(body[0]) <= UNSURE_BYTES):
+                self._unsure.append((now, token, body))
 
     def part(self, request: Request, body: list[Any]) -> None:
         # While the broker is away nobody hears of progress; the result will say it all.

@@ -44,7 +44,7 @@ class Goodbye(Struct, frozen=True):
     msg_id: bytes
 
 
-class Request(Struct, frozen=True):
+class Request(Struct, frozen=True, gc=False):
     """Client to broker, and broker to worker: run this job."""
 
     msg_id: bytes

@@ -227,11 +227,6 @@ class EmqpWorker(WorkerSession):
             return [self._write(wire.Heartbeat(self._id(), self._wall_clock()))]
         return []
 
-    @property
-    def joins(self) -> bool:
-        """Whether the broker takes many answers in one message (`done`)."""
-        return self.version >= wire.JOINING and not self._leaving
-
     def grant(self, slots: int) -> list[Message]:
         """So many more requests may be sent to us."""
         self.granted += slots
@@ -249,10 +244,13 @@ class EmqpWorker(WorkerSession):
         self._spoke = True
         return [frames] if self._leaving or self._holding is not None else [frames, *self.grant(1)]
 
-    def done(self, answers: Iterable[tuple[Token, list[Frame]]]) -> list[Message]:
-        """Answers that give the slots of their requests back, as many in a message as it takes.
+    @property
+    def joins(self) -> bool:
+        """Whether the broker takes many answers in one message, and is to send us more (`done`)."""
+        return self.version >= wire.JOINING and not self._leaving
 
-        Only a polybus broker knows what to do with it (`joins`), and only one that is to send us more."""
+    def done(self, answers: Iterable[tuple[Token, list[Frame]]]) -> list[Message]:
+        """Answers that give the slots of their requests back, as many in a message as it takes."""
         messages: list[Message] = []
         joined: list[tuple[bytes, Frame]] = []
         alone = 0
