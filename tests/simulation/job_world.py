@@ -276,7 +276,7 @@ class Pool(SimWorker):
         session = talk.session
         assert isinstance(session, EmqpWorker)
         if session.ready and talk.again_at is None:
-            self._send(talk, [*session.reply(token, [answer]), *session.grant(1)])
+            self._send(talk, session.done([(token, [answer])]))
         else:
             self.parked[token] = answer
         self._look()
