@@ -241,7 +241,7 @@ def on_unasked(bus: Bus, event: events.Unasked, now: float) -> None:
     node = bus.catalog.lines.get(event.peer)
     if node is not None:
         # It is made anew with the next question.
-        leases.drop_line(bus, node, now)
+        leases.drop_line(bus, node, now, is_closed=True)
         return
     worker = bus.workers.get(event.peer)
     if worker is None:
@@ -261,6 +261,8 @@ def on_unasked(bus: Bus, event: events.Unasked, now: float) -> None:
 
 
 def on_left(bus: Bus, event: events.NodeLeft, now: float) -> None:
+    for claim in [claim for claim in bus.catalog.claims.values() if claim.event.node == event.node]:
+        del bus.catalog.claims[claim.event.name]
     names = [event.name] if event.name else [n.name for n in bus.nodes.values() if n.address == event.node]
     for name in names:
         node = bus.nodes.get(name)

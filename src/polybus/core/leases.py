@@ -18,13 +18,13 @@ from collections import Counter, deque
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from polybus.core import requests, workers
 from polybus.core.actions import Approve, Ask, Beckon, Forget
 from polybus.core.ledger import Deregistered
 from polybus.core.lifecycle import BEAT, LAPSE, MISS, NodeState, WorkerState
-from polybus.core.model import Address, Node, Worker
+from polybus.core.model import Address, Heartbeat, Node, Reach, Worker
 from polybus.core.tables import NO_STORE
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ LATE: Final = 1.5
 ANSWER_S: Final = 0.25
 # Who asks for more datagrams than this gets fewer: what we send stays bounded, whatever is registered.
 FASTEST_BEAT_S: Final = 0.1
+# Connections that are made to ask nodes, each of them a file: further nodes are asked as soon as one is free,
+# and not dropped before that. Beyond the half of it they are not kept for the next question.
+LINES: Final = 4096
 
 
 class Claim(Struct):
@@ -57,6 +60,8 @@ class Catalog:
         # Nodes by the connection that was made to ask them, and how many such connections an endpoint has.
         self.lines: dict[Address, Node] = {}
         self.lines_at: Counter[str] = Counter()
+        # Those that are not needed now, but cannot be closed without closing others to the same endpoint.
+        self.spare: dict[str, list[Address]] = {}
         self.claims: dict[bytes, Claim] = {}
         # When the next claim must be decided.
         self.claims_at = inf
@@ -105,15 +110,22 @@ def on_answered(bus: Bus, event: events.Answered, now: float) -> None:
     if node is None:
         return
     beat(bus, node, now)
-    reach = node.reach
-    if is_mute(node) and node.serves is not None and reach is not None:
+    serves, reach = node.serves, node.reach
+    if is_mute(node) and serves is not None and reach is not None:
         # It registered on a socket that it closed, but is there at its own address: it is called there.
-        serves = node.serves
-        node.serves = type(serves)(
-            reach.place, reach.voice, serves.offers, type(serves.heartbeat)(0.0), endpoint=reach.endpoint
+        node.serves = structs.replace(
+            serves,
+            worker=reach.place,
+            voice=reach.voice,
+            heartbeat=Heartbeat(dead_after_s=0.0),
+            credit=1,
+            endpoint=reach.endpoint,
         )
+        node.asked_since = 0.0
         drop_line(bus, node, now)
         node.worker = workers.bring_up(bus, node.serves, now)
+    elif len(bus.catalog.lines) > LINES // 2:
+        drop_line(bus, node, now)
 
 
 def beat(bus: Bus, node: Node, now: float) -> None:
@@ -185,8 +197,11 @@ def _look(bus: Bus, node: Node, now: float) -> None:
         if node.quiet:
             look_at = _ask_the_quiet(bus, node, heard_at, now)
         elif is_mute(node):
-            look_at = min(look_at, _ask_again(bus, node, now))
+            look_at = min(look_at, _seek(bus, node, now))
     else:
+        if node.asked_since <= heard_at:
+            # That was answered.
+            node.asked_since = 0.0
         ends_at = heard_at + every_s * bus.catalog.missed_beats
         if now >= ends_at and (not node.asked_since or now - node.asked_since >= ANSWER_S):
             asked = node.asked_since > 0
@@ -224,6 +239,16 @@ def _ask_the_quiet(bus: Bus, node: Node, heard_at: float, now: float) -> float:
     return heard_at + node.heartbeat_s * LATE
 
 
+def _seek(bus: Bus, node: Node, now: float) -> float:
+    """A node whose conversation is lost may be at its own address: it is asked once. When to look again."""
+    if not node.asked_since:
+        _ask(bus, node, now)
+        return now + max(ANSWER_S, node.heartbeat_s)
+    if now - node.asked_since >= max(ANSWER_S, node.heartbeat_s):
+        drop_line(bus, node, now)
+    return now + node.heartbeat_s
+
+
 def _ask_again(bus: Bus, node: Node, now: float) -> float:
     """Ask, unless that was done within the interval. When to ask again."""
     if now - node.asked_at >= node.heartbeat_s:
@@ -232,16 +257,15 @@ def _ask_again(bus: Bus, node: Node, now: float) -> float:
 
 
 def _ask(bus: Bus, node: Node, now: float) -> bool:
-    """Ask a node over TCP whether it is there. False if there is no way."""
+    """Ask a node over TCP whether it is there, as soon as that is possible. False if there is no way."""
     node.asked_at = now
     worker = worker_of(node)
     if worker is not None:
         peer, voice = worker.address, worker.voice
     elif node.reach is not None:
-        if node.line is None:
-            node.line = workers.dial(bus, node.reach.place, node.reach.endpoint)
-            bus.catalog.lines[node.line] = node
-            bus.catalog.lines_at[node.reach.endpoint] += 1
+        if node.line is None and not _take_line(bus, node, node.reach):
+            return True
+        assert node.line is not None
         peer, voice = node.line, node.reach.voice
     else:
         return False
@@ -261,7 +285,19 @@ def ask_now(bus: Bus, node: Node, now: float) -> None:
         bus.leases.set(node, now + ANSWER_S)
 
 
-def drop_line(bus: Bus, node: Node, now: float) -> None:
+def _take_line(bus: Bus, node: Node, reach: Reach) -> bool:
+    """Make a connection to ask it. False if there are too many."""
+    catalog = bus.catalog
+    if len(catalog.lines) >= LINES:
+        return False
+    spare = catalog.spare.get(reach.endpoint)
+    node.line = spare.pop() if spare else workers.dial(bus, reach.place, reach.endpoint)
+    catalog.lines[node.line] = node
+    catalog.lines_at[reach.endpoint] += 1
+    return True
+
+
+def drop_line(bus: Bus, node: Node, now: float, is_closed: bool = False) -> None:
     """Close the connection that was made to ask it."""
     line, node.line = node.line, None
     if line is None or node.reach is None:
@@ -271,9 +307,12 @@ def drop_line(bus: Bus, node: Node, now: float) -> None:
     lines_at[endpoint] -= 1
     if not lines_at[endpoint]:
         del lines_at[endpoint]
-        # Hanging up closes all connections to an endpoint, so the last one does it.
         if endpoint not in bus.dialled_at:
+            # Hanging up closes all connections to an endpoint, so the last one does it.
             workers.hang_up(bus, line[1], endpoint, now)
+            return
+    if not is_closed:
+        bus.catalog.spare.setdefault(endpoint, []).append(line)
 
 
 # -- our own datagrams --------------------------------------------------------------------------------

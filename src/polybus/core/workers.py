@@ -220,6 +220,7 @@ def _hang_up(bus: Bus, worker: Worker, now: float) -> None:
 def hang_up(bus: Bus, identity: bytes, endpoint: str, now: float) -> None:
     """Close a connection that was dialled. Whoever still is a worker at this endpoint gets a new one."""
     bus.actions.append(HangUp(identity, endpoint))
+    bus.catalog.spare.pop(endpoint, None)
     for other in list(bus.dialled_at.get(endpoint, ())):
         # Hanging up closes all connections to the endpoint, and one process may have several names.
         if other.state is not WorkerState.GONE:

@@ -18,6 +18,7 @@ from polybus.core import events
 from polybus.core.bus import Bus
 from polybus.errors import ConfigError, RemoteProtocolError
 from polybus.server.effects import Message
+from polybus.server.interfaces import interfaces
 from polybus.wire.dbp_udp import MAX_BEAT_BYTES, read_beat_name, write_beat_packet, write_end_packet
 
 SETTING: Final = "dbp.udp"
@@ -97,6 +98,8 @@ class Datagrams:
 def _bound(place: str) -> socket.socket:
     host, _, port = place.partition("://")[2].rpartition(":")
     host = host.strip("[]")
+    # libzmq takes names of interfaces, the system does not.
+    host = next((one.address for one in interfaces() if one.name == host), host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_DGRAM)
     try:

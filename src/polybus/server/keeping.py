@@ -35,6 +35,7 @@ class Keeping:
         self._settings = settings
         self._scribe: Scribe | None = None
         self._behind = False
+        bus.catalog.missed_beats = settings.dbp.liveness
         self.apply(settings)
         if not settings.jobs.store:
             return
@@ -56,7 +57,6 @@ class Keeping:
         )
         kept = settings.logs
         self._bus.logs.change(kept.count, kept.bytes, kept.age_s, kept.warnings_age_s)
-        self._bus.catalog.missed_beats = settings.dbp.liveness
         self._bus.book.timezone = jobs.timezone
         self._bus.book.missed = jobs.missed
         self._bus.change_policies(
