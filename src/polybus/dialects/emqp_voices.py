@@ -27,7 +27,6 @@ from polybus.core.model import PLAIN_CALL, Address, JobOptions, Request, Worker
 from polybus.dialects.crossing import error_body
 from polybus.dialects.port import Message, Voice
 from polybus.wire import emqp as wire
-from polybus.wire.frames import Frame
 
 # The result of a job that has none (EMQP-28).
 NO_RESULT: Final = b"true"
@@ -131,31 +130,27 @@ class JoiningVoice(PolybusWorkerVoice):
         self._headers = b""
 
     def deliver(self, worker: Worker, request: Request) -> Message:
-        token, queue, headers, body = self._order(request)
-        if len(body) + len(headers) > wire.MAX_JOINED_BYTES:
-            return [worker.address[1], *self._lead, wire.TAG, b"REQUEST", token, queue, headers, body]
-        head = (wire.TAG, wire.ORDERS, self._new_id())
-        return [worker.address[1], *self._lead, *head, token, queue, headers, body]
+        message: Message = [worker.address[1], *self._lead, wire.TAG, wire.ORDERS, self._new_id()]
+        return message if self.join(message, request) else super().deliver(worker, request)
 
     def join(self, message: Message, request: Request) -> bool:
         if len(message) >= self._full or message[self._word] is not wire.ORDERS:
             return False
-        order = self._order(request)
-        if len(order[3]) + len(order[2]) > wire.MAX_JOINED_BYTES:
+        options, body = request.options, request.body
+        if options is not self._options or request.attempt != self._attempt:
+            self._remember(options, request.attempt)
+        headers = self._headers
+        frame = body[0] if len(body) == 1 else wire.one_frame(body)
+        if len(frame) + len(headers) > wire.MAX_JOINED_BYTES:
             return False
-        message += order
+        message += (request.token, request.service.name, headers, frame)
         return True
 
-    def _order(self, request: Request) -> tuple[bytes, bytes, bytes, Frame]:
-        options, attempt = request.options, request.attempt
-        if options is not self._options or attempt != self._attempt:
-            self._headers = wire.write_headers(headers_of(options, attempt))
-            # What follows a job may be megabytes: nobody must keep it for its headers.
-            self._options = None if options.then else options
-            self._attempt = attempt
-        body = request.body
-        frame = body[0] if len(body) == 1 else wire.one_frame(body)
-        return request.token, request.service.name, self._headers, frame
+    def _remember(self, options: JobOptions, attempt: int) -> None:
+        self._headers = wire.write_headers(headers_of(options, attempt))
+        # What follows a job may be megabytes: nobody must keep it for its headers.
+        self._options = None if options.then else options
+        self._attempt = attempt
 
 
 # -- headers ------------------------------------------------------------------------------------
