@@ -289,10 +289,8 @@ def _check_beacon(beacon: BeaconSettings) -> None:
         try:
             IPv4Address(address)
         except ValueError:
-            raise ConfigError(
-                f"beacon.addresses has {address!r}; it takes IPv4 addresses such as 10.0.0.255. "
-                "beacon.interfaces takes names such as eth0."
-            ) from None
+            what = "it takes IPv4 addresses such as 10.0.0.255; beacon.interfaces takes names"
+            raise ConfigError(f"beacon.addresses has {address!r}; {what}") from None
 
 
 def _check_jobs(jobs: JobsSettings) -> None:
