@@ -45,9 +45,9 @@ def on_register(bus: Bus, event: events.Register, now: float) -> None:
     if reasons:
         _deny(bus, event, reasons, now)
     elif held is not None and _has_other_conversation(held, event) and leases.is_alive(held, now):
-        until = max(now + leases.ANSWER_S, leases.seen_at(held) + held.heartbeat_s * leases.LATE)
+        until = max(now + leases.NOTICE_S, leases.seen_at(held) + held.heartbeat_s * leases.LATE)
         bus.catalog.claims[event.name] = Claim(event, now, until)
-        bus.catalog.claims_at = min(bus.catalog.claims_at, now + leases.ANSWER_S)
+        bus.catalog.claims_at = min(bus.catalog.claims_at, now + leases.NOTICE_S)
         leases.ask_now(bus, held, now)
     else:
         _register(bus, event, held, now)
@@ -108,7 +108,7 @@ def settle_claims(bus: Bus, now: float) -> None:
             if now < claim.until:
                 continue
         _grant(bus, claim, held, now)
-    catalog.claims_at = now + leases.ANSWER_S if catalog.claims else inf
+    catalog.claims_at = now + leases.NOTICE_S if catalog.claims else inf
 
 
 def _grant(bus: Bus, claim: Claim, held: Node | None, now: float) -> None:

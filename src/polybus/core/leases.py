@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 MISSED_BEATS: Final = 4
 # After so many intervals of silence a beat is missing: half an interval is for the way.
 LATE: Final = 1.5
-# The time that a node has to answer at least, and how soon an answer is noticed.
-ANSWER_S: Final = 0.25
+# How soon an answer is noticed, and the time that a node has for it at least and at most. Asked in time it
+# has what is left of its lease; but when thousands are asked at once, some of them are asked late.
+NOTICE_S: Final = 0.25
+ANSWER_S: Final = 2.0
 # Who asks for more datagrams than this gets fewer: what we send stays bounded, whatever is registered.
 FASTEST_BEAT_S: Final = 0.1
 # Connections that are made to ask nodes, each of them a file: further nodes are asked as soon as one is free,
 # and not dropped before that. Beyond the half of it they are not kept for the next question.
-LINES: Final = 4096
+LINES: Final = 1024
 
 
 class Claim(Struct):
@@ -203,7 +205,7 @@ def _look(bus: Bus, node: Node, now: float) -> None:
             # That was answered.
             node.asked_since = 0.0
         ends_at = heard_at + every_s * bus.catalog.missed_beats
-        if now >= ends_at and (not node.asked_since or now - node.asked_since >= ANSWER_S):
+        if now >= ends_at and (not node.asked_since or now - node.asked_since >= _answer_s(bus, node)):
             asked = node.asked_since > 0
             if asked or not _ask(bus, node, now):
                 words = " and no answer" if asked else ""
@@ -221,8 +223,8 @@ def _look(bus: Bus, node: Node, now: float) -> None:
                 reason=f"no heartbeat for {silent_s:.1f} s",
             )
         again_at = _ask_again(bus, node, now)
-        answered_at = node.asked_at + ANSWER_S
-        look_at = min(at for at in (again_at, ends_at, answered_at) if at > now)
+        times = (again_at, ends_at, node.asked_at + NOTICE_S, node.asked_since + _answer_s(bus, node))
+        look_at = min(at for at in times if at > now)
     if node.pulse_from is not None:
         look_at = min(look_at, _beckon(bus, node, now))
     bus.leases.set(node, max(look_at, now))
@@ -243,10 +245,14 @@ def _seek(bus: Bus, node: Node, now: float) -> float:
     """A node whose conversation is lost may be at its own address: it is asked once. When to look again."""
     if not node.asked_since:
         _ask(bus, node, now)
-        return now + max(ANSWER_S, node.heartbeat_s)
-    if now - node.asked_since >= max(ANSWER_S, node.heartbeat_s):
+        return now + _answer_s(bus, node)
+    if now - node.asked_since >= _answer_s(bus, node):
         drop_line(bus, node, now)
     return now + node.heartbeat_s
+
+
+def _answer_s(bus: Bus, node: Node) -> float:
+    return max(NOTICE_S, min(ANSWER_S, node.heartbeat_s * (bus.catalog.missed_beats - LATE) - NOTICE_S / 5))
 
 
 def _ask_again(bus: Bus, node: Node, now: float) -> float:
@@ -264,6 +270,8 @@ def _ask(bus: Bus, node: Node, now: float) -> bool:
         peer, voice = worker.address, worker.voice
     elif node.reach is not None:
         if node.line is None and not _take_line(bus, node, node.reach):
+            # The next try is soon.
+            node.asked_at = now - node.heartbeat_s + NOTICE_S
             return True
         assert node.line is not None
         peer, voice = node.line, node.reach.voice
@@ -282,7 +290,7 @@ def ask_now(bus: Bus, node: Node, now: float) -> None:
     _ask(bus, node, now)
     bus.leases.clear(node)
     if node.heartbeat_s > 0:
-        bus.leases.set(node, now + ANSWER_S)
+        bus.leases.set(node, now + NOTICE_S)
 
 
 def _take_line(bus: Bus, node: Node, reach: Reach) -> bool:
@@ -334,7 +342,7 @@ def _beckon(bus: Bus, node: Node, now: float) -> float:
     # One that leaves a little late does not put off those after it.
     node.pulsed_at = node.pulsed_at + every_s if now - node.pulsed_at < 2 * every_s else now
     ended = is_mute(node) and (
-        node.reach is None or (node.asked_since > 0 and now - node.asked_since >= max(ANSWER_S, every_s))
+        node.reach is None or (node.asked_since > 0 and now - node.asked_since >= _answer_s(bus, node))
     )
     bus.catalog.beckons += 1
     bus.actions.append(Beckon(node.pulse_from or (), ended))

@@ -8,7 +8,7 @@ import pytest
 
 from polybus.core import actions as act
 from polybus.core import catalog, events
-from polybus.core.leases import ANSWER_S, FASTEST_BEAT_S, MISSED_BEATS
+from polybus.core.leases import ANSWER_S, FASTEST_BEAT_S, LINES, MISSED_BEATS, NOTICE_S
 from polybus.core.ledger import Deregistered, NodeEntry, Registered
 from polybus.core.lifecycle import NodeState
 from polybus.core.model import Heartbeat, Reach
@@ -139,7 +139,7 @@ def test_who_misses_a_beat_is_asked_in_its_conversation() -> None:
     assert stage.one(act.Ask) == act.Ask((2, b"p"), "v", b"n")
     assert stage.bus.nodes[b"n"].state is NodeState.LATE
     stage.do(events.Heard((2, b"p"), "v"))
-    stage.wait(ANSWER_S + 0.1)
+    stage.wait(NOTICE_S + 0.1)
     assert stage.bus.nodes[b"n"].state is NodeState.ALIVE
     assert names(stage)[-3:] == ["node_late", "node_asked", "node_up"]
 
@@ -244,6 +244,28 @@ def test_of_several_nodes_at_one_address_the_last_hangs_up() -> None:
     stage.do(events.Pulse(b"b", HOME))
     stage.wait(0.2)
     assert stage.one(act.HangUp)
+
+
+def test_more_than_can_be_asked_at_once_wait_for_their_turn() -> None:
+    stage = Stage()
+    count = LINES + 100
+    for number in range(count):
+        reach = Reach((OUT, b"node:%d" % number), f"tcp://10.0.0.1:{number + 1}", "v")
+        name = b"%d" % number
+        stage.do(events.Register((2, name), "v", name, {}, 1.0, ip="10.0.0.1", reach=reach))
+    stage.nothing()
+    stage.wait(3.0)
+    assert len(stage.bus.catalog.lines) == LINES
+    first = {ask.name for ask in stage.actions(act.Ask)}
+    assert len(first) == LINES
+    stage.wait(1.2)
+    assert len(stage.bus.nodes) == count - LINES, "those that were not asked are not dropped"
+    asked = {ask.name for ask in stage.actions(act.Ask)} - first
+    assert len(asked) == count - LINES
+    # Answers make room.
+    for line in list(stage.bus.catalog.lines):
+        stage.do(events.Answered(line))
+    assert len(stage.bus.nodes) == count - LINES
 
 
 def test_who_registered_on_a_socket_that_it_closed_is_called_at_its_address_if_it_answers_there() -> None:
