@@ -80,9 +80,11 @@ def load_of(workers: Iterable[Worker]) -> float | None:
 
 def state_of(workers: Collection[Worker], now: float) -> str:
     """A service is alive if somebody serves it that does not owe a heartbeat."""
-    if not workers:
-        return "unserved"
-    return "late" if all(is_late(worker, now) for worker in workers) else "alive"
+    return _state(len(workers), sum(1 for worker in workers if is_late(worker, now)))
+
+
+def _state(workers: int, late: int) -> str:
+    return "unserved" if not workers else "late" if late == workers else "alive"
 
 
 def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: float = 0.0) -> dict[str, Any]:
@@ -90,11 +92,12 @@ def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: floa
     oldest = service.queue.oldest_at()
     policy = service.policy or NO_POLICY
     oldest_s = round(now - oldest, 3) if oldest is not None else None
+    late = sum(1 for worker in workers if is_late(worker, now))
     return {
         "service": service.name.decode(errors="replace"),
-        "state": state_of(workers, now),
+        "state": _state(len(workers), late),
         "workers": len(workers),
-        "late_workers": sum(1 for worker in workers if is_late(worker, now)),
+        "late_workers": late,
         # How long the oldest of its workers has been there, and when any of them was last heard.
         "up_s": round(now - min(worker.since for worker in workers), 3) if workers else None,
         "silent_s": round(now - max(worker.seen_at for worker in workers), 3) if workers else None,
