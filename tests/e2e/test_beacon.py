@@ -37,6 +37,8 @@ def port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
     free = steady_ports(["beacon", *DIALECTS])
     usual = {dialect: dict.fromkeys(roles, free[dialect]) for dialect, roles in discovery.PORTS.items()}
     monkeypatch.setattr(discovery, "PORTS", usual)
+    # What is found at all is found soon; a busy machine may take longer.
+    monkeypatch.setattr(discovery, "LISTEN_S", WAIT_S)
     monkeypatch.setenv("POLYBUS_BEACON_PORT", str(free["beacon"]))
     monkeypatch.chdir(tmp_path)
     return free["beacon"]

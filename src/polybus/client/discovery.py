@@ -35,8 +35,8 @@ DEFAULT_PORT: Final = 5245
 DEFAULT_DATA_DIR: Final = "var"
 # Two announcements, and a little more for a busy machine.
 LISTEN_S: Final = 2.5
-# Somebody who is there answers in milliseconds.
-ASK_S: Final = 1.0
+# Somebody who is there answers in milliseconds, unless the machine is very busy.
+ASK_S: Final = 2.0
 # The same announcement may come by two ways at once; the next one is a second later.
 SAME_S: Final = 0.5
 # A network with more buses than this is one where somebody makes them up.
