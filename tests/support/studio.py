@@ -41,6 +41,9 @@ class FakePump:
         self.closed: set[bytes] = set()
         self.calls = 0
 
+    def suspect(self, index: int) -> None:
+        pass
+
     def send_many(self, messages: Sequence[tuple[int, Sequence[Any]]]) -> list[tuple[int, int]]:
         self.calls += 1
         refused = []
