@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import zmq
 
+from polybus import PolybusError, Request, Worker
 from support.dbp_nodes import TIME, DbpNode
+from support.interop_process import running
 from support.live import LiveBroker, Peer, wait_for
 
 BEAT_S = 0.3
@@ -247,3 +249,17 @@ def test_who_left_is_not_there_after_a_restart(broker: LiveBroker) -> None:
         assert peer.recv()[1] == b"OwO"
     broker.restart()
     assert [node["node"] for node in broker.ask("nodes")] == ["other"]
+
+
+# -- the library's own workers ------------------------------------------------------------------------
+
+
+def test_two_workers_of_one_name_do_not_take_it_from_each_other(broker: LiveBroker) -> None:
+    def first(request: Request) -> bytes:
+        return b"first"
+
+    with running(Worker({"echo": first}, broker["dbp.port"], "dbp")):
+        wait_for(lambda: broker.has_workers("echo"))
+        with pytest.raises(PolybusError, match="is taken by a node that is alive"):
+            Worker({"echo": lambda request: b"second"}, broker["dbp.port"], "dbp").run()
+        assert call(broker, b"echo", b"x") == b"first"
