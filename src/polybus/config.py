@@ -104,8 +104,8 @@ class MajordomoSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class DbpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     port: Port = 5246
-    # Heartbeats in datagrams: a UDP port, which is another thing than the TCP port of the same number.
-    udp: Port = 5246
+    # The UDP port for heartbeats; empty: the same number as `port`.
+    udp: Port = ""
     # A node is gone after this many missed heartbeats, asked in between.
     liveness: Annotated[int, Meta(ge=3, le=5)] = 4
     # Nodes that name no heartbeat are asked this often whether they are there; 0: never, they stay for ever.
@@ -332,7 +332,7 @@ def endpoint(settings: Settings, name: str) -> str | None:
     """Where the port setting `section.name` is bound; None if it is turned off."""
     section, option = name.split(".")
     part = getattr(settings, section)
-    port: Port = getattr(part, option)
+    port: Port = part.port if name == "dbp.udp" and part.udp == "" else getattr(part, option)
     if not getattr(part, "enabled", True) or port == OFF or port == str(OFF):
         return None
     if isinstance(port, str) and "://" in port:

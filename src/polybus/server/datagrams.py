@@ -41,8 +41,9 @@ class Datagrams:
         self.unsent = 0
         self._socket: socket.socket | None = None
         self.endpoint = ""
-        place = endpoint(settings, SETTING)
-        if place is not None and endpoint(settings, "dbp.port") is not None:
+        place = endpoint(settings, SETTING) or ""
+        # Without the port for registrations there is nobody to beat, and through a file no datagrams go.
+        if place.startswith(("udp://", "tcp://")) and endpoint(settings, "dbp.port") is not None:
             self._socket = _bound(place)
             self.endpoint = _endpoint_of(self._socket)
             self._recvfrom = self._socket.recvfrom

@@ -13,7 +13,14 @@ from polybus.errors import ConfigError
 from polybus.server.links import bind, make_socket
 
 # Settings that do not take any number or text.
-NARROW = {"jitter": "0.5", "timezone": "Europe/Berlin", "missed": "skip", "liveness": "3", "tap": "off"}
+NARROW = {
+    "jitter": "0.5",
+    "timezone": "Europe/Berlin",
+    "missed": "skip",
+    "liveness": "3",
+    "tap": "off",
+    "udp": "17",
+}
 
 
 def written(tmp_path: Path, text: str) -> Path:

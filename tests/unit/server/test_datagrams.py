@@ -82,11 +82,31 @@ def test_what_cannot_be_sent_is_counted(datagrams: Datagrams) -> None:
     assert datagrams.unsent == 1
 
 
-@pytest.mark.parametrize("off", [{"dbp.udp": -1}, {"dbp.port": -1}, {"dbp.enabled": False}])
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"dbp.udp": -1},
+        {"dbp.port": -1},
+        {"dbp.port": -1, "dbp.udp": ""},
+        {"dbp.enabled": False},
+        {"dbp.port": "ipc://dbp", "dbp.udp": ""},
+    ],
+)
 def test_it_may_be_off(bus: Bus, off: dict[str, Any]) -> None:
     datagrams = opened(bus, **off)
     assert (datagrams.fds, datagrams.endpoint, datagrams.port) == ([], "", 0)
     datagrams.close()
+
+
+@pytest.mark.parametrize("place", ["{}", "tcp://127.0.0.1:{}"])
+def test_unless_said_otherwise_it_has_the_number_of_the_tcp_port(
+    bus: Bus, datagrams: Datagrams, place: str
+) -> None:
+    number = datagrams.port
+    datagrams.close()
+    other = opened(bus, **{"dbp.port": place.format(number), "dbp.udp": ""})
+    assert other.endpoint == f"udp://127.0.0.1:{number}"
+    other.close()
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_way_out(bus: Bus, datagrams: Datagrams) -> None:
