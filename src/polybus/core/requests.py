@@ -285,7 +285,8 @@ def end(
     request_id = request.request_id
     if bus.prompt.pop(request.token, None) is None:
         del bus.patient[request.token]
-        bus.expiries.clear(request)
+        if request.slot:
+            bus.expiries.clear(request)
     if request.alarm is not None:
         bus.alarms.clear(request.alarm)
     bus.held_bytes -= request.size
