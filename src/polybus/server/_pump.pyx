@@ -337,6 +337,12 @@ cdef class CompiledPump:
             raise zmq.ZMQError(ENOTSOCK)
         return 0
 
+    def close(self):
+        """Let go of what the pump itself holds; it is of no use afterwards. The sockets stay as they are."""
+        if self.watching:
+            self.watching = False
+            watch_close(&self.watch)
+
     def suspect(self, Py_ssize_t at):
         """Somebody used this socket without the pump, and may have taken the news that something came in."""
         if not 0 <= at < self.n_sockets:
@@ -351,6 +357,8 @@ cdef class CompiledPump:
         cdef bint waited
         if limit < 1:
             raise ValueError("limit must be 1 or more")
+        if not self.watching:
+            raise ValueError("the pump is closed")
         if self.n_sockets:
             self.first = (self.first + 1) % self.n_sockets
         # First those of which nothing else would be heard. If they have nothing we wait for all; if they have

@@ -339,6 +339,7 @@ class Broker:
         for link in self._assembly.links:
             # A moment for answers and farewells that are still in the pipes.
             link.socket.close(linger=500)
+        self._pump.close()
         self._context.term()
         os.close(self._wake_read)
         # A signal may still come, and the number may be somebody else's by then.

@@ -69,6 +69,9 @@ class Pump(Protocol):
     def send_many(self, messages: Sequence[tuple[int, Sequence[Sendable]]]) -> list[tuple[int, int]]:
         """Send each message whole or not at all; returns `(position, errno)` of those that did not go."""
 
+    def close(self) -> None:
+        """Let go of what the pump itself holds; it is of no use afterwards. The sockets stay as they are."""
+
     def suspect(self, index: int) -> None:
         """A socket was used without the pump (connected, set), which may have hidden that something came in."""
 

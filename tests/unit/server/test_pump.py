@@ -571,3 +571,15 @@ def test_the_compiled_pump_is_the_default(context: zmq.Context[Any], monkeypatch
     monkeypatch.delenv("POLYBUS_PUMP", raising=False)
     assert type(open_pump([one])) is CompiledPump
     assert pump_report()[0] == "compiled"
+
+
+@pytest.mark.skipif("NOT_BUILT" in globals(), reason="the compiled pump is not built")
+def test_a_closed_pump_holds_no_file(context: zmq.Context[Any]) -> None:
+    one, _ = pair(context)
+    before = len(os.listdir("/proc/self/fd"))
+    pump = CompiledPump([one])
+    pump.close()
+    pump.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ValueError, match="closed"):
+        pump.recv_many(0)
