@@ -157,7 +157,7 @@ class LastValuesSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MonitorSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    # Who listens in on a service sees that messages pass ("meta"), also what is in them ("bodies"), or nothing.
+    # Who listens in on a service sees that messages pass ("meta"), also their bodies ("bodies"), or nothing.
     tap: Literal["off", "meta", "bodies"] = "meta"
 
 

@@ -28,7 +28,9 @@ from support.commands import Running, Served, closing, environment, polybus, wai
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Served]:
-    served = Served(tmp_path, "--name", "tested", "--set", "broker.drain_s=0.5", "--set", "monitor.tap=bodies")
+    served = Served(
+        tmp_path, "--name", "tested", "--set", "broker.drain_s=0.5", "--set", "monitor.tap=bodies"
+    )
     yield served
     served.close()
 

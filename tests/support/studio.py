@@ -44,6 +44,9 @@ class FakePump:
     def suspect(self, index: int) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def send_many(self, messages: Sequence[tuple[int, Sequence[Any]]]) -> list[tuple[int, int]]:
         self.calls += 1
         refused = []

@@ -73,7 +73,7 @@ class Pump(Protocol):
         """Let go of what the pump itself holds; it is of no use afterwards. The sockets stay as they are."""
 
     def suspect(self, index: int) -> None:
-        """A socket was used without the pump (connected, set), which may have hidden that something came in."""
+        """A socket was used without the pump (connected, set), which may hide that something came in."""
 
 
 def open_pump(sockets: Sequence[zmq.Socket[bytes]], fds: Sequence[int] = (), kind: str | None = None) -> Pump:

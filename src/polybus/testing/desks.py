@@ -41,7 +41,11 @@ class MemoryDesk:
         return self._memory.ask(question)
 
     def ask_many(
-        self, service: bytes, bodies: Iterable[bytes], timeout_s: float, window: int | None = None
+        self,
+        service: bytes,
+        bodies: Iterable[bytes],
+        timeout_s: float,
+        window: int | None = None,  # noqa: ARG002
     ) -> Iterator[bytes | RequestFailed]:
         for body in bodies:
             try:
@@ -89,7 +93,11 @@ class MemoryAsyncDesk:
         return self._desk.ask(question)
 
     async def ask_many(
-        self, service: bytes, bodies: Iterable[bytes], timeout_s: float, window: int | None = None
+        self,
+        service: bytes,
+        bodies: Iterable[bytes],
+        timeout_s: float,
+        window: int | None = None,  # noqa: ARG002
     ) -> AsyncIterator[bytes | RequestFailed]:
         for answer in self._desk.ask_many(service, bodies, timeout_s):
             yield answer
