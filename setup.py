@@ -34,6 +34,7 @@ HOT_MODULES = (
     "core/durable",
     "core/written",
     "core/desk",
+    "core/bus",
     # And those that a publication meets.
     "dialects/pubsub",
     "core/topics",
@@ -85,6 +86,8 @@ def extensions():
         return []
     for extension in built:
         extension.optional = True  # cythonize makes new objects and forgets this
+        # Debug information doubles the time that this takes, and nobody looks at it.
+        extension.extra_compile_args = ["-O2", "-g0"]
     return built
 
 

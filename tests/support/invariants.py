@@ -185,9 +185,9 @@ def groups_and_waiters(bus: Bus) -> None:
         assert key not in bus.desk.known
     waiters = bus.waiters
     assert sum(waiters._counts.values()) == len(waiters)
-    assert sum(len(keys) for keys in waiters._by_job.values()) == len(waiters)
+    assert sum(len(keys) for keys in waiters.by_job.values()) == len(waiters)
     assert len(waiters) <= bus.limits.waiters
-    for job_id in waiters._by_job:
+    for job_id in waiters.by_job:
         assert job_id in bus.groups or isinstance(bus.desk.known.get(job_id), Request), job_id
 
 

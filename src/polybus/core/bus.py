@@ -10,7 +10,6 @@ is in `requests`, `workers`, `topics` and `catalog`; the table `HANDLERS` joins 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from polybus.core import (
@@ -61,15 +60,13 @@ class Bus(Tables):
         # Publications of others on topics of the broker itself.
         self.publications_refused = 0
 
-    def _bridge_at(self) -> float:
-        return inf if self.bridging is None else self.bridging.next_at
-
     def handle(self, event: Any, now: float) -> None:
         """Let one event happen."""
         HANDLERS[type(event)](self, event, now)
 
     def next_at(self, now: float) -> float:
-        return min(super().next_at(now), self._bridge_at(), scheduling.next_at(self), self.catalog.claims_at)
+        at = min(Tables.next_at(self, now), self.book.due_at, self.catalog.claims_at)
+        return at if self.bridging is None else min(at, self.bridging.next_at)
 
 
 def serve(bus: Bus, client: Address, voice: Any, request_id: bytes, service: bytes, *call: Any) -> None:

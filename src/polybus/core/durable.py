@@ -53,21 +53,22 @@ def entry_of(bus: Tables, request: Request, due_at: float = 0.0) -> ledger.JobEn
     """A request as it is written down."""
     link, identity = request.client.address
     expires_at = None if request.expires_at == inf else request.expires_at + bus.wall_offset
+    # Without names: they cost as much again as the entry itself.
     return ledger.JobEntry(
-        token=request.token,
-        link=bus.link_names.get(link, ""),
-        identity=bytes(identity),
-        request_id=request.request_id,
-        voice=_voice_name(bus, request.voice),
-        service=request.service.name,
-        body=[bytes(frame) for frame in request.body],
-        options=request.options,
-        accepted_at=request.accepted_at + bus.wall_offset,
-        expires_at=expires_at,
-        due_at=due_at,
-        attempt=request.attempt,
-        worker=peer_text(request.worker.address) if request.worker is not None else "",
-        history=request.history,
+        request.token,
+        bus.link_names.get(link, ""),
+        identity,
+        request.request_id,
+        _voice_name(bus, request.voice),
+        request.service.name,
+        [bytes(frame) for frame in request.body],
+        request.options,
+        request.accepted_at + bus.wall_offset,
+        expires_at,
+        due_at,
+        request.attempt,
+        peer_text(request.worker.address) if request.worker is not None else "",
+        request.history,
     )
 
 
@@ -196,7 +197,8 @@ def tell_again(bus: Tables, word: Accept | Answer | Refuse, about: Answer | Refu
 
 def _tell(bus: Tables, request: Request, word: Answer | Refuse) -> None:
     if request.client is bus.desk:
-        tell_waiters(bus, request.request_id, word, request.durable)
+        if request.request_id in bus.waiters.by_job:
+            tell_waiters(bus, request.request_id, word, request.durable)
     elif request.options.reply_requested:
         if request.durable:
             after_written(bus, word)
@@ -228,17 +230,9 @@ def _outcome_of(
 ) -> ledger.Outcome:
     link, identity = client.address
     reason, detail = (str(word.reason), word.detail) if isinstance(word, Refuse) else ("", "")
-    return ledger.Outcome(
-        token=token,
-        link=bus.link_names.get(link, ""),
-        identity=bytes(identity),
-        request_id=word.request_id,
-        service=word.service,
-        at=bus.wall_at(now),
-        reason=reason,
-        detail=detail,
-        body=[bytes(frame) for frame in word.body],
-    )
+    body = [bytes(frame) for frame in word.body]
+    name, at = bus.link_names.get(link, ""), now + bus.wall_offset
+    return ledger.Outcome(token, name, identity, word.request_id, word.service, at, reason, detail, body)
 
 
 def remember(bus: Tables, job_id: bytes, word: Answer | Refuse, guarantee: bool, now: float) -> None:

@@ -120,6 +120,8 @@ def on_result(bus: Tables, event: events.Result, now: float) -> None:
 def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) -> None:
     """The event `Result` as a call, for the same reason as `intake.submit`."""
     request = bus.prompt.get(token)
+    if request is None:
+        request = bus.patient.get(token)
     worker = request.worker if request is not None else None
     if request is None or worker is None or worker.address != address:
         worker, request = held_by(bus, address, token, now)

@@ -30,9 +30,9 @@ _Key = tuple[bytes, "Address", bytes, int]
 
 class Waiters:
     def __init__(self) -> None:
-        # In the order in which they came.
+        # In the order in which they came. By job for everybody to look: nearly always nobody waits.
         self._all: OrderedDict[_Key, Waiter] = OrderedDict()
-        self._by_job: dict[bytes, dict[_Key, None]] = {}
+        self.by_job: dict[bytes, dict[_Key, None]] = {}
         self._by_client: dict[Address, dict[bytes, dict[_Key, None]]] = {}
         self._counts: dict[Address, int] = {}
         self._number = 0
@@ -47,20 +47,20 @@ class Waiters:
             self._number += 1
         key = (job_id, client, request_id, 0 if request_id else self._number)
         if key not in self._all:
-            self._by_job.setdefault(job_id, {})[key] = None
+            self.by_job.setdefault(job_id, {})[key] = None
             self._by_client.setdefault(client, {}).setdefault(request_id, {})[key] = None
             self._counts[client] = self._counts.get(client, 0) + 1
         self._all[key] = waiter
 
     def of(self, job_id: bytes) -> list[Waiter]:
-        return [self._all[key] for key in self._by_job.get(job_id, ())]
+        return [self._all[key] for key in self.by_job.get(job_id, ())]
 
     def count_of(self, client: Address) -> int:
         return self._counts.get(client, 0)
 
     def take(self, job_id: bytes) -> list[Waiter]:
         """All who wait for a job, which they do no longer."""
-        return [self._drop(key) for key in list(self._by_job.get(job_id, ()))]
+        return [self._drop(key) for key in list(self.by_job.get(job_id, ()))]
 
     def take_oldest(self) -> Waiter:
         return self._drop(next(iter(self._all)))
@@ -77,7 +77,7 @@ class Waiters:
 
     def _drop(self, key: _Key) -> Waiter:
         job_id, client, request_id, _ = key
-        _discard(self._by_job, job_id, key)
+        _discard(self.by_job, job_id, key)
         _discard(self._by_client[client], request_id, key)
         self._counts[client] -= 1
         if not self._counts[client]:

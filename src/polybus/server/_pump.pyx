@@ -139,6 +139,7 @@ cdef extern from *:
     int watch_shows(watch_t *, int) nogil
 
 cdef enum:
+    FEW_SOCKETS = 4
     # How many frames at the beginning of a message are compared with those of the last one.
     REMEMBERED = 4
     # How many frames nearly every message has at most.
@@ -372,8 +373,12 @@ cdef class CompiledPump:
         if not waited:
             rc = watch_wait(&self.watch, 0)
         else:
-            for i in range(self.n_sockets):
-                self._check_open(i)  # nothing would ever be heard of a closed one
+            # Nothing would ever be heard of a closed one. Of many sockets, each is looked at when its turn comes.
+            if self.n_sockets <= FEW_SOCKETS:
+                for i in range(self.n_sockets):
+                    self._check_open(i)
+            else:
+                self._check_open(self.first)
             # A signal that came since the last bytecode has set its flag but will not interrupt the wait.
             PyErr_CheckSignals()
             with nogil:
