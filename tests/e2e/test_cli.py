@@ -122,7 +122,8 @@ def refused(done: Any) -> str:
 
 def test_serve_announces_itself_and_ends_with_0_after_sigterm(tmp_path: Path) -> None:
     with closing(Served(tmp_path, "--json")) as served:
-        assert set(served.endpoints) == set(PORTS)
+        # A bridge is only there if it has a name.
+        assert set(served.endpoints) == set(PORTS) - {"bridge.port"}
         facts = json.loads(served.wait_for(served.output, "{"))
         assert facts["endpoints"] == served.endpoints
         assert facts["pid"] == served.process.pid

@@ -58,7 +58,7 @@ class Listed(Submission, frozen=True, forbid_unknown_fields=True):
     """One job of several in a message."""
 
     # How many bytes its body has.
-    size: Annotated[int, Meta(ge=0)] = 0
+    size: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
 
 
 _SUBMISSION: Final = msgspec.json.Decoder(Submission)

@@ -6,6 +6,8 @@ receipt, a dispatch, an answer) waits for that.  On a start the store gives back
 `Contents`, and the core goes on from there (`restore`).
 
 Times here are wall-clock seconds, because a monotonic clock means nothing after a restart.
+
+Nothing here refers back to what refers to it, so the collector of garbage need not look at any of it (`gc`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ HISTORY: Final = 100
 # -- entries ----------------------------------------------------------------------------------
 
 
-class Attempt(Struct, frozen=True):
+class Attempt(Struct, frozen=True, gc=False):
     """One try that did not succeed."""
 
     number: int
@@ -78,7 +80,7 @@ def shortened(history: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     return tuple(kept)
 
 
-class JobEntry(Struct, frozen=True):
+class JobEntry(Struct, frozen=True, gc=False):
     """A request that was accepted with a guarantee and has not ended."""
 
     token: bytes
@@ -101,7 +103,7 @@ class JobEntry(Struct, frozen=True):
     history: tuple[Attempt, ...] = ()
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(Struct, frozen=True, gc=False):
     """How a guaranteed request ended, kept for clients that ask again. `reason` is empty for an answer."""
 
     token: bytes
@@ -115,7 +117,7 @@ class Outcome(Struct, frozen=True):
     body: list[bytes] = []
 
 
-class DeadLetter(Struct, frozen=True):
+class DeadLetter(Struct, frozen=True, gc=False):
     """A job that was given up, whole, with the reason of every attempt in its history."""
 
     job: JobEntry
@@ -124,7 +126,7 @@ class DeadLetter(Struct, frozen=True):
     detail: str = ""
 
 
-class ScheduleEntry(Struct, frozen=True):
+class ScheduleEntry(Struct, frozen=True, gc=False):
     """Something to be run again and again, by interval or by cron."""
 
     key: str
@@ -143,7 +145,7 @@ class ScheduleEntry(Struct, frozen=True):
     created_at: float = 0.0
 
 
-class ScheduleRun(Struct, frozen=True):
+class ScheduleRun(Struct, frozen=True, gc=False):
     """What became of one due time. `what` is "ran", "late", "skipped", "moved" (the clock was set back, the
     interval was laid anew) or "postponed" (it could not be begun; a later one stands for it); `missed` counts
     the due times before this one that it stands for as well."""
@@ -156,7 +158,7 @@ class ScheduleRun(Struct, frozen=True):
     token: bytes = b""
 
 
-class NodeEntry(Struct, frozen=True):
+class NodeEntry(Struct, frozen=True, gc=False):
     """A registration in the catalog."""
 
     name: bytes
@@ -171,7 +173,7 @@ class NodeEntry(Struct, frozen=True):
 # -- lines ------------------------------------------------------------------------------------
 
 
-class Accepted(Struct, frozen=True):
+class Accepted(Struct, frozen=True, gc=False):
     """A job is there. If it was a dead letter or had an outcome before, it has neither any more."""
 
     job: JobEntry
@@ -180,7 +182,7 @@ class Accepted(Struct, frozen=True):
     promised: bool = False
 
 
-class Started(Struct, frozen=True):
+class Started(Struct, frozen=True, gc=False):
     """A worker got it. Nobody waits for this line: if it is lost, the job is merely queued again."""
 
     token: bytes
@@ -188,7 +190,7 @@ class Started(Struct, frozen=True):
     worker: str
 
 
-class Waiting(Struct, frozen=True):
+class Waiting(Struct, frozen=True, gc=False):
     """It is with nobody: an attempt ended without success, or its worker was lost."""
 
     token: bytes
@@ -197,7 +199,7 @@ class Waiting(Struct, frozen=True):
     history: tuple[Attempt, ...]
 
 
-class Ended(Struct, frozen=True):
+class Ended(Struct, frozen=True, gc=False):
     """It reached its end. `outcome` is kept if somebody may ask for it; `dead` if it was given up."""
 
     token: bytes
@@ -205,46 +207,46 @@ class Ended(Struct, frozen=True):
     dead: DeadLetter | None = None
 
 
-class Forgotten(Struct, frozen=True):
+class Forgotten(Struct, frozen=True, gc=False):
     """These outcomes are too old to be asked for."""
 
     tokens: tuple[bytes, ...]
 
 
-class Buried(Struct, frozen=True):
+class Buried(Struct, frozen=True, gc=False):
     """These dead letters were retried or thrown away."""
 
     tokens: tuple[bytes, ...]
 
 
-class Scheduled(Struct, frozen=True):
+class Scheduled(Struct, frozen=True, gc=False):
     """A schedule was set or replaced, or its next time moved."""
 
     entry: ScheduleEntry
 
 
-class Unscheduled(Struct, frozen=True):
+class Unscheduled(Struct, frozen=True, gc=False):
     key: str
 
 
-class Ran(Struct, frozen=True):
+class Ran(Struct, frozen=True, gc=False):
     """A due time has passed; the schedule's next time is in a `Scheduled` or `Unscheduled` beside it."""
 
     run: ScheduleRun
 
 
-class Grouped(Struct, frozen=True):
+class Grouped(Struct, frozen=True, gc=False):
     """The state of a group of jobs: who is still missing and what the others returned. Replaces the last."""
 
     key: bytes
     state: bytes
 
 
-class Ungrouped(Struct, frozen=True):
+class Ungrouped(Struct, frozen=True, gc=False):
     key: bytes
 
 
-class Valued(Struct, frozen=True):
+class Valued(Struct, frozen=True, gc=False):
     """The last value of a topic; an entry as well. Nobody waits for this line."""
 
     topic: bytes
@@ -252,19 +254,19 @@ class Valued(Struct, frozen=True):
     at: float
 
 
-class Unvalued(Struct, frozen=True):
+class Unvalued(Struct, frozen=True, gc=False):
     """The topic has no last value any more."""
 
     topic: bytes
 
 
-class Registered(Struct, frozen=True):
+class Registered(Struct, frozen=True, gc=False):
     """A node is in the catalog, or its entry changed."""
 
     entry: NodeEntry
 
 
-class Deregistered(Struct, frozen=True):
+class Deregistered(Struct, frozen=True, gc=False):
     """A node left the catalog."""
 
     name: bytes

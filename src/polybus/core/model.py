@@ -117,7 +117,7 @@ class QueuePolicy(Struct, frozen=True, forbid_unknown_fields=True):
     weight: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
 
 
-class JobOptions(Struct, frozen=True):
+class JobOptions(Struct, frozen=True, gc=False, cache_hash=True):
     """What a client asked for besides running its request."""
 
     reply_requested: bool = True
