@@ -58,7 +58,7 @@ class Listed(Submission, frozen=True, forbid_unknown_fields=True):
     """One job of several in a message."""
 
     # How many bytes its body has.
-    size: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    size: Annotated[int, Meta(ge=0)] = 0
 
 
 _SUBMISSION: Final = msgspec.json.Decoder(Submission)
@@ -110,6 +110,8 @@ def read_list(body: list[Any]) -> list[tuple[Listed, list[bytes]]]:
     parts: list[tuple[Listed, list[bytes]]] = []
     at = 0
     for one in heads:
+        if one.size > len(bodies) - at:
+            raise BadEnvelope(f"a job should have {one.size} bytes, but {len(bodies) - at} are left")
         parts.append((one, [bodies[at : at + one.size]]))
         at += one.size
     if not parts:
