@@ -59,7 +59,7 @@ def test_it_stays_until_it_is_ended_and_takes_everything_along(
 ) -> None:
     with closing(staying):
         staying.wait_for(staying.output, "Try in another terminal")
-        data_dir = next(line.split()[-1] for line in staying.output if "polybus services" in line)
+        data_dir = staying.wait_for(staying.output, "polybus services").split()[-1]
         staying.wait_for(staying.output, "polybus publish")
         parts = children(staying)
         assert len(parts) == 7

@@ -108,8 +108,9 @@ def _read_orders(frames: Frames, at: int) -> Orders:
     listed: Frame = EMPTY
     headers = NO_HEADERS
     for i in range(first, len(frames), _ORDER_FRAMES):
-        if frames[i + 2] != listed:
-            listed = frames[i + 2]
+        frame = frames[i + 2]
+        if type(frame) is not bytes or frame != listed:
+            listed = frame
             headers = read_headers(listed)
         token = read_id(frames[i], "original message id")
         jobs.append(Request(token, read_name(frames[i + 1], "queue name"), headers, [frames[i + 3]]))
