@@ -43,6 +43,10 @@ HOT_MODULES = (
     "store/shelf",
     "store/shelves",
     "server/scribe",
+    # And the loop itself.
+    "server/beacon",
+    "server/bridge",
+    "server/broker",
     # And those that a publication meets.
     "dialects/pubsub",
     "core/topics",

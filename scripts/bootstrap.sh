@@ -69,7 +69,7 @@ fi
 say "installing the locked packages"
 "$uv" pip install --quiet --python .venv/bin/python -r requirements-dev.lock
 
-say "installing polybus in editable mode"
+say "installing polybus in editable mode; with a C compiler this takes a minute or two"
 install_self() { "$uv" pip install --quiet --python .venv/bin/python --no-deps --reinstall-package polybus --editable .; }
 # setup.py should do without a compiler by itself; if its build fails all the same, do without the extension.
 if ! failure=$(install_self 2>&1); then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from polybus import (
     AsyncClient,
     AsyncWorker,
     Client,
+    ConnectionLost,
     Request,
     RequestFailed,
     RequestTimeout,
@@ -390,3 +392,48 @@ def test_a_restart_of_the_broker_loses_no_answer_with_asyncio(phoenix: Phoenix, 
         await running
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["ebus", "emqp"])
+def test_publications_wait_for_a_broker_that_has_no_room(broker: LiveBroker, name: str) -> None:
+    """While the broker stands still, more is published than sockets hold: everything arrives, in order."""
+    topic = f"room.{name}"
+    bodies = [b"%02000d" % number for number in range(8_000)]
+    with (
+        Client(
+            broker[CLIENT_PORTS[name]],
+            name,
+            publish_address=broker[f"{name}.publish"],
+            subscribe_address=broker[f"{name}.subscribe"],
+        ) as client,
+        client.subscribe(topic) as news,
+    ):
+        client.publish(topic, b"first")
+        assert news.get(WAIT_S) == (topic, b"first")
+        broker.process.send_signal(signal.SIGSTOP)
+        timer = threading.Timer(0.5, broker.process.send_signal, (signal.SIGCONT,))
+        timer.start()
+        try:
+            for body in bodies:
+                client.publish(topic, body, timeout_s=WAIT_S)
+        finally:
+            timer.join()
+        found = [news.get(WAIT_S) for _ in bodies]
+    assert found == [(topic, body) for body in bodies]
+
+
+def test_a_broker_that_is_gone_takes_no_more_publications_than_a_socket_holds() -> None:
+    with (
+        LiveBroker() as broker,
+        Client(broker["ebus.frontend"], "ebus", publish_address=broker["ebus.publish"]) as client,
+    ):
+        client.publish("t", b"heard")
+        broker.kill()
+
+        def flood() -> None:
+            for _ in range(100_000):
+                client.publish("t", b"unheard", timeout_s=0.05)
+
+        # What waits for it to come back is bounded; then it is said.
+        with pytest.raises(ConnectionLost, match=r"took no publication|nobody takes publications"):
+            flood()

@@ -107,9 +107,7 @@ def test_a_dialled_service_that_dies_is_noticed_without_a_call(broker: LiveBroke
         with Peer(broker["dbp.port"]) as peer:
             peer.send(b"", b"UwU", TIME, json.dumps(node.info).encode())
             assert peer.recv()[1] == b"OwO"
-        found = view(broker, "thermo")
-        assert found is not None
-        assert found["beats"] == "asked"
+        wait_for(lambda: (view(broker, "thermo") or {}).get("beats") == "asked")
         node.questions.clear()
         wait_for(lambda: len(node.questions) >= 2 * LIVENESS)
         assert view(broker, "thermo") is not None

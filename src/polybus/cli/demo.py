@@ -199,7 +199,7 @@ def publish(dialect: str, place: str, subscription: Subscription, context: zmq.C
         publisher.join(CALL_S)
         message = write_publication(dialect, b"demo-1", topic.encode(), [body])
         began = time.perf_counter()
-        publisher.send(message)
+        publisher.send(message, CALL_S)
         found = subscription.get(CALL_S)
         took_ms = (time.perf_counter() - began) * 1000
     except PolybusError as error:

@@ -182,7 +182,7 @@ def publish(
         publisher = Publisher(dialect.value, endpoint, context)
         try:
             publisher.join(timeout)
-            publisher.send(message)
+            publisher.send(message, timeout)
         finally:
             publisher.close(LINGER_S)
     if json_:

@@ -20,7 +20,7 @@ from polybus.client.aio_worker import AsyncWorker as AsyncWorker
 from polybus.client.base import LINGER_S, BaseClient
 from polybus.client.brain import Body, Ticket, one_of
 from polybus.client.sessions.port import NEVER, Options
-from polybus.client.watch import Watch, joined, publications
+from polybus.client.watch import Watch, joined, publications, sent
 from polybus.errors import RequestFailed, RequestTimeout
 
 
@@ -221,7 +221,7 @@ class AsyncClient(BaseClient):
             self._watcher().ask()
         else:
             await joined(publisher, timeout_s)
-            publisher.send(message)
+            await sent(publisher, message, timeout_s)
 
     async def subscribe(self, *prefixes: str) -> AsyncIterator[tuple[str, bytes]]:
         """What is published from now on under these prefixes (all, if there are none)."""

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from polybus.client import questions
 from polybus.client.annotations import ResultReader
+from polybus.client.base import BaseClient
 from polybus.client.calls import Sendable
 from polybus.client.client import Client
 from polybus.client.desk import WINDOW, Desk, ThreadDesk, run
 from polybus.client.handles import JobHandle
 from polybus.client.many import MESSAGES, Many, ManyResults
 from polybus.client.questions import Plan
-from polybus.errors import JobError, JobRefused, RequestTimeout
+from polybus.errors import ConnectionLost, JobError, JobRefused, RequestTimeout
 
 if TYPE_CHECKING:
     from polybus.client.aio_jobs import AsyncDesk
 
 T = TypeVar("T")
+C = TypeVar("C", bound=BaseClient)
 
 
 class Asking:
@@ -35,6 +37,8 @@ class Asking:
         self.timeout_s: Final = timeout_s
         self.desk: Desk = ThreadDesk(self._new_client)
         self._adesk: AsyncDesk | None = None
+        # Where the broker was when it was last looked for.
+        self._seen_at: str | None = None
 
     def client(self, **settings: Any) -> Client:
         """A client for the same broker; takes what `Client` takes."""
@@ -199,13 +203,22 @@ class Asking:
             from polybus.client.aio import AsyncClient
             from polybus.client.aio_jobs import LoopDesk
 
-            self._adesk = LoopDesk(
-                lambda: AsyncClient(self.address, self.dialect, timeout_s=self.timeout_s, window=WINDOW)
-            )
+            self._adesk = LoopDesk(lambda: self._connected(AsyncClient))
         return self._adesk
 
     def _new_client(self) -> Client:
-        return self.client(timeout_s=self.timeout_s, window=WINDOW)
+        return self._connected(Client)
+
+    def _connected(self, kind: type[C]) -> C:
+        """A connection of a thread or of a loop. While the broker is away it goes to where it was."""
+        try:
+            client = kind(self.address, self.dialect, timeout_s=self.timeout_s, window=WINDOW)
+        except ConnectionLost:
+            if self._seen_at is None:
+                raise
+            client = kind(self._seen_at, self.dialect, timeout_s=self.timeout_s, window=WINDOW)
+        self._seen_at = client.endpoint
+        return client
 
     def use(self, desk: Desk, adesk: AsyncDesk | None) -> tuple[Desk, AsyncDesk | None]:
         """Ask elsewhere from now on; returns what was used before. For `polybus.testing`."""

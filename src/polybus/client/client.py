@@ -249,7 +249,7 @@ class Client(BaseClient):
             self._lines.send([(0, message)])
         else:
             publisher.join(timeout_s)
-            publisher.send(message)
+            publisher.send(message, timeout_s)
 
     def subscribe(self, *prefixes: str) -> Subscription:
         """What is published from now on under these prefixes (all, if there are none), as an iterator."""

@@ -1,7 +1,8 @@
 """Publishing and subscribing: topics, matched by the beginning of their name.
 
-EBUS publishes on a PUB socket, which throws away what it is given before the broker has subscribed.  So
-an XPUB is used, which says when that has happened, and the first publication waits for it.  eMQP
+EBUS publishes on a PUB socket, which throws away what it is given before the broker has subscribed, when the
+broker is gone, and when there is no room.  So an XPUB is used, which says all of these, and a publication
+waits until it can be sent.  eMQP
 publishes with a command to the broker; there the message goes through the client's own connection, or a
 second one to the publishing port.
 """
@@ -23,6 +24,11 @@ from polybus.wire.frames import EMPTY, Frame
 
 # What a subscriber that does not read may pile up before messages to it are dropped.
 RECEIVE_HWM: Final = 100_000
+
+# What an XPUB socket gets when somebody subscribes; anything else means that nobody does any more.
+SUBSCRIBED: Final = b"\x01"
+# Room in a socket is not always announced: it is looked for again after this many milliseconds.
+ROOM_MS: Final = 20
 
 
 def check_topics(dialect: str) -> None:
@@ -53,21 +59,26 @@ class Publisher:
         self._waits = self._listens
         self._socket: zmq.Socket[bytes] = context.socket(zmq.XPUB if self._listens else zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
+        if self._listens:
+            # Without it a publication that the broker has no room for would be dropped without a word.
+            self._socket.setsockopt(zmq.XPUB_NODROP, 1)
         _connect(self._socket, self._endpoint)
 
     def has_joined(self) -> bool:
-        """Whether the broker takes publications already."""
+        """Whether the broker takes publications: it has subscribed, and the connection was not lost since."""
         while self._listens and self._socket.poll(0, zmq.POLLIN):
-            self._socket.recv()
-            self._waits = False
+            self._waits = not self._socket.recv().startswith(SUBSCRIBED)
         return not self._waits
 
     def join(self, timeout_s: float) -> None:
         """Wait until the broker takes publications."""
-        if not self.has_joined():
-            self._socket.poll(int(timeout_s * 1000), zmq.POLLIN)
-            if not self.has_joined():
+        give_up = 0.0
+        while not self.has_joined():
+            now = time.monotonic()
+            give_up = give_up or now + timeout_s
+            if now >= give_up:
                 raise self.nobody()
+            self._socket.poll(int((give_up - now) * 1000) + 1, zmq.POLLIN)
 
     def nobody(self) -> ConnectionLost:
         return ConnectionLost(f"nobody takes publications at {self._endpoint}; is the broker running?")
@@ -77,8 +88,28 @@ class Publisher:
         """What an event loop watches (edge-triggered)."""
         return int(self._socket.getsockopt(zmq.FD))
 
-    def send(self, message: Message) -> None:
-        self._socket.send_multipart([bytes(frame) for frame in message])
+    def try_send(self, message: Message) -> bool:
+        """Send it if there is room."""
+        try:
+            self._socket.send_multipart([bytes(frame) for frame in message], zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    def send(self, message: Message, timeout_s: float) -> None:
+        """Send it as soon as there is room."""
+        give_up = 0.0
+        while not self.try_send(message):
+            now = time.monotonic()
+            give_up = give_up or now + timeout_s
+            if now >= give_up:
+                raise self.no_room(timeout_s)
+            self._socket.poll(min(ROOM_MS, int((give_up - now) * 1000) + 1), zmq.POLLOUT)
+
+    def no_room(self, timeout_s: float) -> ConnectionLost:
+        return ConnectionLost(
+            f"the broker at {self._endpoint} took no publication for {timeout_s:g} s; is it busy, or stopped?"
+        )
 
     def close(self, linger_s: float) -> None:
         self._socket.close(int(linger_s * 1000))

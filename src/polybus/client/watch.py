@@ -10,9 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 from polybus.client.pubsub import Publisher, Subscription
-from polybus.client.sessions.port import NEVER
+from polybus.client.sessions.port import NEVER, Message
+
+# Room in a socket is not always announced: it is looked for again after this long.
+ROOM_S: Final = 0.005
 
 
 class Watch:
@@ -105,3 +109,14 @@ async def joined(publisher: Publisher, timeout_s: float) -> None:
                 raise publisher.nobody() from None
     finally:
         loop.remove_reader(publisher.fd)
+
+
+async def sent(publisher: Publisher, message: Message, timeout_s: float) -> None:
+    """Send a publication as soon as there is room."""
+    give_up = 0.0
+    while not publisher.try_send(message):
+        now = time.monotonic()
+        give_up = give_up or now + timeout_s
+        if now >= give_up:
+            raise publisher.no_room(timeout_s)
+        await asyncio.sleep(ROOM_S)

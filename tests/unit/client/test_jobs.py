@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -23,6 +24,7 @@ import polybus
 from polybus import (
     Bus,
     ConfigError,
+    ConnectionLost,
     JobCancelled,
     JobExpired,
     JobFailed,
@@ -36,6 +38,7 @@ from polybus import (
     WorkerRejected,
 )
 from polybus.client.calls import new_id
+from polybus.client.discovery import Finder
 from polybus.client.jobs import Job
 from polybus.client.many import AT_ONCE, AT_ONCE_BYTES
 from polybus.client.questions import Question
@@ -658,3 +661,41 @@ def test_everything_is_exported() -> None:
     for name in ("Bus", "Job", "JobHandle", "chain", "group", "JobFailed", "ResultTimeout"):
         assert name in dir(polybus)
         assert getattr(polybus, name) is not None
+
+
+# -- a broker that is away --------------------------------------------------------------------------
+
+
+def test_a_new_thread_goes_to_where_the_broker_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first connection finds a broker; while it restarts nobody announces anything."""
+    found = [True]
+
+    def endpoint(self: Finder, dialect: str, role: str, address: str | None = None) -> str:
+        if address is not None:
+            return address
+        if not found[0]:
+            raise ConnectionLost("no bus was found")
+        return "tcp://127.0.0.1:1"
+
+    monkeypatch.setattr(Finder, "endpoint", endpoint)
+    bus = Bus(timeout_s=0.01)
+    with pytest.raises(JobUnconfirmed):
+        bus.job(lambda: None, name="a.b").delay()
+    found[0] = False
+    raised: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            bus.job(lambda: None, name="a.c").delay()
+        except JobUnconfirmed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(10)
+    assert len(raised) == 1
+    bus.close()
+    # Somebody who has never seen a broker is told so.
+    stranger = Bus(timeout_s=0.01)
+    with pytest.raises(ConnectionLost, match="no bus was found"):
+        stranger.job(lambda: None, name="a.b").delay()
