@@ -2,9 +2,9 @@
 
 A setting `section.name` of `polybus.toml` is `POLYBUS_SECTION_NAME` in the environment.  A port setting
 takes a port number (bound on `broker.host`), a whole endpoint (`tcp://127.0.0.1:5000`, `ipc://…`), 0 for
-any free port, or -1 for none.  A list is written with commas in the environment and in flags.  Queues are
-named by whoever uses them, so `[queues."name"]` has no variables; `queues.name.option` is what a flag calls
-one of its settings.
+any free port, or -1 for none.  A list is written with commas in the environment and in flags, or as in the
+file.  Queues are named by whoever uses them, so `[queues."name"]` has no variables; `queues.name.option` is
+what a flag calls one of its settings.
 """
 
 from __future__ import annotations
@@ -395,5 +395,6 @@ def _put(tree: dict[str, Any], name: str, value: Any) -> None:
         raise ConfigError(f"[{section}] must be a table of settings")
     make = SECTIONS.get(section)
     if isinstance(value, str) and make is not None and isinstance(getattr(make(), option, None), tuple):
-        value = [word for word in value.replace(",", " ").split() if word]
+        words = value.strip()[1:-1] if value.strip()[:2] in ('["', "['") else value
+        value = [word.strip("\"'") for word in words.replace(",", " ").split()]
     part[option] = value

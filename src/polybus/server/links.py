@@ -81,7 +81,8 @@ def _why(error: zmq.ZMQError, endpoint: str, setting: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             f"{endpoint} is in use. Stop the process that has it, or move this one: set {setting} in "
-            f"polybus.toml or {variable(setting)} to another port (-1 turns it off)."
+            f"polybus.toml or {variable(setting)} to another port (-1 turns it off). If no process has it, "
+            "the system lent it to an outgoing connection: 'polybus doctor' says how to reserve it."
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{endpoint} may not be bound by this user. Choose a port above 1023 for {setting}."

@@ -216,6 +216,8 @@ def test_a_list_is_written_with_commas_or_as_a_list(tmp_path: Path) -> None:
     assert beacon.interfaces == ("eth0", "eth1")
     path = written(tmp_path, '[beacon]\naddresses = ["10.0.0.255"]\n')
     assert config.load(path, {}, {}).beacon.addresses == ("10.0.0.255",)
+    flag = {"bridge.peers": '["tcp://10.0.0.1:5241", "tcp://[::1]:5241"]', "bridge.name": "lab"}
+    assert config.load(None, flag, {}).bridge.peers == ("tcp://10.0.0.1:5241", "tcp://[::1]:5241")
 
 
 @pytest.mark.parametrize(
