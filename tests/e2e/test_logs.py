@@ -178,7 +178,7 @@ class Publisher:
         self._socket.join(20)
 
     def publish(self, topic: bytes, body: bytes) -> None:
-        self._socket.send([topic, body])
+        self._socket.send([topic, body], 20)
 
     def __enter__(self) -> Publisher:
         return self
