@@ -70,6 +70,8 @@ def commands(session: str) -> Iterator[tuple[str, list[str]]]:
 def pattern(line: str) -> re.Pattern[str]:
     """What a printed line must look like to be the one that a document shows."""
     text = re.sub(r"\d+(\\\.\d+)?", r"\\d+(\\.\\d+)?", re.escape(line.strip()))
+    # How long something took depends on the machine, and so does the unit.
+    text = re.sub(r"(\)\?)\\ (?:ms|µs|s)(?=\\ |$)", r"\1\\ (?:µs|ms|s|min)", text)
     return re.compile(re.sub(r"(\\ )+", r"\\s+", re.sub("─+", "─+", text.replace("…", ".*"))))
 
 
