@@ -29,6 +29,8 @@ RECEIVE_HWM: Final = 100_000
 SUBSCRIBED: Final = b"\x01"
 # Room in a socket is not always announced: it is looked for again after this many milliseconds.
 ROOM_MS: Final = 20
+# A Ctrl-C that comes just before libzmq begins to wait does not wake it: no wait is longer than this.
+SIGNALS_S: Final = 0.5
 
 
 def check_topics(dialect: str) -> None:
@@ -139,12 +141,13 @@ class Subscription:
         until = time.monotonic() + timeout_s
         while True:
             left_s = until - time.monotonic()
-            timeout_ms = -1 if timeout_s == math.inf else max(0, int(left_s * 1000) + 1)
-            if not self._socket.poll(timeout_ms, zmq.POLLIN):
+            wait_ms = max(0, math.ceil(min(left_s, SIGNALS_S) * 1000))
+            if self._socket.poll(wait_ms, zmq.POLLIN):
+                found = self.take()
+                if found is not None:
+                    return found
+            elif left_s <= SIGNALS_S:
                 return None
-            found = self.take()
-            if found is not None:
-                return found
 
     def take(self) -> tuple[str, bytes] | None:
         """A publication that has arrived already, if there is one."""
