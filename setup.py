@@ -90,8 +90,10 @@ def extensions():
         return []
     pump = Extension("polybus.server._pump", ["src/polybus/server/_pump.pyx"])
     hot = [Extension("polybus." + name.replace("/", "."), [f"src/polybus/{name}.py"]) for name in HOT_MODULES]
+    recorder = Extension("polybus.journal._recorder", ["src/polybus/journal/_recorder.pyx"])
+    columns = Extension("polybus.journal._columns", ["src/polybus/journal/_columns.pyx"])
     try:
-        built = cythonize([pump], build_dir="build")
+        built = cythonize([pump, recorder, columns], build_dir="build", include_path=["src"])
         built += cythonize(hot, build_dir="build", compiler_directives=DIRECTIVES, include_path=["src"])
     except CythonError as error:
         print(f"{WITHOUT}: this version of Cython does not take it ({error}).")

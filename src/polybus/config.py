@@ -170,6 +170,15 @@ class LogsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     warnings_age_s: Seconds = logs.WARNINGS_AGE_S
 
 
+class JournalSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Whether everything that flows is written down (see the pipeline).
+    enabled: bool = True
+    # Larger bodies are not kept, only their sizes.
+    body_bytes: Annotated[int, Meta(ge=0, le=1 << 24)] = 4096
+    # Services and topics whose bodies are not kept at all, by pattern (`secret.*`).
+    no_bodies: tuple[str, ...] = ()
+
+
 class BridgeSettings(Struct, frozen=True, forbid_unknown_fields=True):
     # What other brokers call this one; no two may have the same. Without a name there is no bridge.
     name: str = ""
@@ -215,6 +224,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     monitor: MonitorSettings = field(default_factory=MonitorSettings)
     logs: LogsSettings = field(default_factory=LogsSettings)
     jobs: JobsSettings = field(default_factory=JobsSettings)
+    journal: JournalSettings = field(default_factory=JournalSettings)
     # By pattern (`mail.*`); the first that matches a queue's name holds for it.
     queues: dict[QueuePattern, QueueSettings] = field(default_factory=dict)
 

@@ -156,3 +156,7 @@ class StoreDamaged(StoreError):
         )
         self.file: Final = file
         self.what: Final = what
+
+
+class JournalDamaged(PolybusError):
+    """What is in the journal is not what was written. What is whole can still be read."""

@@ -176,7 +176,7 @@ def alarms_due(bus: Tables, now: float) -> None:
             request.service.waiting -= 1
             place(bus, request, now)
         elif state is RequestState.ORPHANED:
-            bus.observe_request("requeued", request, now, reason="its worker did not come back")
+            bus.observe_request("requeued", request, now, "its worker did not come back")
             note_waiting(bus, request, 0.0)
             request.service.running -= 1
             request.state = QUEUE[state]

@@ -187,7 +187,7 @@ def slot_back(bus: Tables, worker: Worker, now: float) -> None:
 
 def requeue(bus: Tables, request: Request, why: str, now: float) -> None:
     bus.counters.requeued += 1
-    bus.observe_request("requeued", request, now, reason=why)
+    bus.observe_request("requeued", request, now, why)
     request.state = REQUEUE[request.state]
     request.worker = None
     request.service.running -= 1

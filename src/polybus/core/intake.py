@@ -113,7 +113,7 @@ def submit(
     if receipt:
         bus.actions.append(Accept(address, voice, service.name, request_id))
     if bus.watched:
-        bus.observe_request("accepted", request, now, body=body)
+        bus.observe_request("accepted", request, now, "", "", body)
     if worker is None:
         request.state = QUEUE[request.state]
         service.queue.push(request)
@@ -187,7 +187,7 @@ def accept(
     if delay_s:
         request.alarm = Alarm(request)
         bus.alarms.set(request.alarm, now + delay_s)
-    bus.observe_request("accepted", request, now, body=body)
+    bus.observe_request("accepted", request, now, "", "", body)
     if options.guarantee:
         note_accepted(bus, request, receipt, bus.wall_at(now + delay_s) if delay_s else 0.0, promised)
         return request

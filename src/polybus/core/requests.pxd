@@ -5,7 +5,7 @@ from polybus.core.records cimport Client, Request, Service, Worker
 from polybus.core.tables cimport Tables
 cimport cython
 
-cdef dict _ANSWER
+cdef dict _ANSWER, _STATE_NAMES
 
 @cython.locals(worker=Worker, request=Request)
 cpdef finish(Tables bus, tuple address, bytes token, list body, object now)

@@ -43,6 +43,7 @@ _ORPHANED: Final = RequestState.ORPHANED
 # The same moves as a plain dict, which is looked up without a call; what is not in it is, with a reason,
 # not in the moves either.
 _ANSWER = dict(ANSWER)
+_STATE_NAMES = {state: state.name.lower() for state in RequestState}
 
 # -- answered ---------------------------------------------------------------------------------
 
@@ -317,8 +318,8 @@ def end(
     if bus.timed and answer is not None:
         bus.note_time(service, now - request.accepted_at)
     if bus.watched:
-        what = request.state.name.lower()
-        bus.observe_request(what, request, now, reason=str(reason or ""), detail=detail, body=body)
+        why = "" if reason is None else str(reason)
+        bus.observe_request(_STATE_NAMES[request.state], request, now, why, detail, body)
     if bus.state is _DRAINING:
         look_whether_dry(bus)
 

@@ -1,6 +1,7 @@
 # Declarations that turn the classes of tables.py into C structs when they are compiled.
 
 cimport cython
+from polybus.core.records cimport Request
 
 cdef tuple _LOW
 
@@ -11,7 +12,8 @@ cdef class Counters:
 cdef class Tables:
     cdef public bytes nonce, token_block
     cdef public object limits
-    cdef public bint watched, timed
+    cdef public bint watched, tapped, timed
+    cdef public object journal
     cdef public Py_ssize_t monitored
     cdef public object state
     cdef public Py_ssize_t sequence, dialled, held_bytes, replies_bytes
@@ -31,3 +33,4 @@ cdef class Tables:
     cdef public dict link_names, voices, groups
     @cython.locals(sequence=Py_ssize_t, low=Py_ssize_t)
     cpdef bytes next_token(self)
+    cpdef observe_request(self, str what, Request request, double now, str reason=*, str detail=*, list body=*)

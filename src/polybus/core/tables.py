@@ -12,21 +12,11 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from polybus.core.actions import Answer, Observed, Refuse
+from polybus.core.journal import Journal
 from polybus.core.ledger import Line
 from polybus.core.lifecycle import BusState
-from polybus.core.model import (
-    Address,
-    Body,
-    Client,
-    Limits,
-    Node,
-    QueuePolicy,
-    Request,
-    Retrying,
-    Service,
-    Worker,
-)
-from polybus.core.records import Alarm
+from polybus.core.model import Address, Body, Limits, Node, QueuePolicy, Retrying
+from polybus.core.records import Alarm, Client, Request, Service, Worker
 from polybus.core.timers import Timers
 from polybus.core.waiting import Waiters
 
@@ -97,7 +87,10 @@ class Tables:
         # Tokens must not be mistaken for those of an earlier life of this broker.
         self.nonce = nonce
         self._apply(limits or Limits())
-        # Whether anybody listens to `Observed` actions: building them costs time.
+        # Whether anybody listens to `Observed` actions: building them costs time. And who writes down what
+        # happens, if anybody does. `watched` is whether there is either.
+        self.tapped = watched
+        self.journal: Journal | None = None
         self.watched = watched
         # How many subscribed to what the broker says about itself; and whether it is noted how long requests
         # take, and by whom.
@@ -261,14 +254,34 @@ class Tables:
         rule = service.policy
         service.limited = rule is not None and bool(rule.concurrency or rule.rate_per_s)
 
+    def listen(self, tapped: bool, journal: Journal | None) -> None:
+        """Let these know what happens from now on."""
+        self.tapped = tapped
+        self.journal = journal
+        self.watched = tapped or journal is not None
+
     def observe(self, what: str, now: float, **facts: Any) -> None:
         """Tell the listeners, if there are any."""
         if self.watched or self.monitored:
-            self.actions.append(Observed(now, what, **facts))
+            observed = Observed(now, what, **facts)
+            if self.journal is not None:
+                self.journal.note(observed, self.wall_offset)
+            if self.tapped or self.monitored:
+                self.actions.append(observed)
 
-    def observe_request(self, what: str, request: Request, now: float, **facts: Any) -> None:
+    def observe_request(
+        self,
+        what: str,
+        request: Request,
+        now: float,
+        reason: str = "",
+        detail: str = "",
+        body: Body | None = None,
+    ) -> None:
         """Tell the listeners about a request, if there are any."""
-        if self.watched:
+        if self.journal is not None:
+            self.journal.note_request(what, request, now, self.wall_offset, reason, detail, body)
+        if self.tapped:
             self.actions.append(
                 Observed(
                     now,
@@ -284,6 +297,8 @@ class Tables:
                     size=request.size,
                     accepted_at=request.accepted_at,
                     dispatched_at=request.dispatched_at,
-                    **facts,
+                    reason=reason,
+                    detail=detail,
+                    body=body,
                 )
             )

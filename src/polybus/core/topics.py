@@ -58,6 +58,9 @@ def publish(bus: Bus, topic: bytes, body: Body, now: float, record: LogRecord | 
         what, reason, detail = "published", "", ""
         if record is not None:
             what, reason, detail = "log", record.level, message_of(record)[:OBSERVED_CHARS]
+        elif bus.journal is not None and not bus.tapped:
+            bus.journal.note_published(topic, body, now, bus.wall_offset)
+            return
         size = sum(map(len, body))
         bus.observe(what, now, service=topic, reason=reason, detail=detail, size=size, body=body)
 

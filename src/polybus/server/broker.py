@@ -38,6 +38,7 @@ from polybus.server.beacon import Beacon
 from polybus.server.data_dir import DataDir
 from polybus.server.datagrams import SETTING, Datagrams
 from polybus.server.effects import Message, Outbox, Receive
+from polybus.server.journaling import Journaling
 from polybus.server.keeping import Keeping
 from polybus.server.pump import open_pump
 from polybus.server.watchers import Watchers
@@ -140,6 +141,8 @@ class Broker:
         self.bus.wall_offset = self._wall() - self._clock()
         names = {link.number: link.name for link in links}
         self._keeping.begin(names, self._assembly.voices, self._clock(), self._assembly.revive)
+        self._journaling = Journaling(self.bus, self.settings.journal, self.settings.broker.name, folder)
+        self._journaling.begin(names, self._clock())
         self._beacon = Beacon(self.settings.beacon, self.endpoints.get("dbp.port", ""), clock=self._clock)
         self._data_dir.tell(self.endpoints)
         return self.endpoints
@@ -162,6 +165,7 @@ class Broker:
             **self._beacon.facts(),
             **self._bridges.facts(),
             **self._datagrams.facts(),
+            **self._journaling.facts(),
             "internal_errors": self.internal_errors,
         }
 
@@ -201,6 +205,7 @@ class Broker:
     def _loop(self) -> None:
         bus, outbox, clock = self.bus, self._outbox, self._clock
         subscribers, beacon, bridges = self._subscribers, self._beacon, self._bridges
+        journaling = self._journaling
         recv_many = self._pump.recv_many
         # The last ones are the pipe that wakes us, and datagrams.
         receive: list[Receive] = [*(ear.receive for ear in self._ears), self._woken, self._datagrams.receive]
@@ -232,6 +237,7 @@ class Broker:
                 outbox.settle(now)
             if now >= beacon.next_at:
                 beacon.shine()
+            journaling.flush(now)
             # What is due soon may become due sooner, but what happens meanwhile must not put it off.
             tick_at = min(tick_at, bus.next_at(now))
             wake_at = min(tick_at, subscribers.next_at, beacon.next_at, bridges.next_at)
@@ -334,6 +340,9 @@ class Broker:
                 file=sys.stderr,
             )
         self._outbox.settle(now)
+        missing = self._journaling.close(now)
+        if missing:
+            print(f"polybus: {missing} records are missing in the journal", file=sys.stderr)
         self._datagrams.close()
         self._data_dir.release()
         for link in self._assembly.links:

@@ -206,7 +206,7 @@ class Taps:
         self._look()
 
     def _look(self) -> None:
-        self._bus.watched = bool(self._taps or self._polls)
+        self._bus.listen(bool(self._taps or self._polls), self._bus.journal)
 
     # -- telling ----------------------------------------------------------------------------------
 

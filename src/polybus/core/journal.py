@@ -1,0 +1,31 @@
+"""What the core tells the journal: the port that `polybus.journal` fills."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from polybus.core.actions import Observed
+    from polybus.core.model import Body
+    from polybus.core.records import Request
+
+
+class Journal(Protocol):
+    """Takes note of what happens, at once and without fail. `offset` makes our time the time of day."""
+
+    def note_request(
+        self,
+        what: str,
+        request: Request,
+        now: float,
+        offset: float,
+        reason: str,
+        detail: str,
+        body: Body | None,
+    ) -> None:
+        """Something happened to a request. `body` is what was sent with it."""
+
+    def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None: ...
+
+    def note(self, observed: Observed, offset: float) -> None:
+        """Something else happened."""

@@ -1,0 +1,3 @@
+def split(
+    payload: bytes, count: int
+) -> tuple[list[bytes], list[bytes], list[bytes], tuple[bytes, bytes, bytes, bytes]]: ...

@@ -1,0 +1,227 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The compiled recorder: what every request and publication costs in the journal, written straight into a buffer.
+
+The layout is in `record`; the twin in `recorder` writes the same bytes.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.string cimport memcpy
+
+from polybus.core.records cimport Client, Request, Service, Worker
+
+from polybus.journal.record import DETAIL_MAX, DIALECT_NUMBERS, WHAT_NUMBERS, write_observed
+
+cdef enum:
+    HEAD = 48
+    NO_LINK = 0xFFFF
+    # No text of the six short ones is longer, and the two long ones are bounded by whoever calls.
+    SHORT_MAX = 0xFFFF
+
+cdef dict _WHATS = dict(WHAT_NUMBERS)
+cdef dict _DIALECTS = dict(DIALECT_NUMBERS)
+cdef Py_ssize_t _DETAIL_MAX = DETAIL_MAX
+
+
+cdef inline void _u16(char *at, Py_ssize_t value) noexcept:
+    cdef uint16_t narrow = <uint16_t> value
+    memcpy(at, &narrow, 2)
+
+
+cdef inline void _u32(char *at, Py_ssize_t value) noexcept:
+    cdef uint32_t narrow = <uint32_t> (value if value < 0xFFFFFFFF else 0xFFFFFFFF)
+    memcpy(at, &narrow, 4)
+
+
+cdef inline void _i64(char *at, double seconds) noexcept:
+    cdef int64_t wide = <int64_t> (seconds * 1e6 + 0.5)
+    memcpy(at, &wide, 8)
+
+
+cdef class CompiledRecorder:
+    kind = "compiled"
+
+    cdef char *buffer
+    cdef Py_ssize_t used, room
+    cdef readonly Py_ssize_t count
+    cdef public Py_ssize_t body_bytes
+    # Services whose bodies are not to be kept, by name; filled as they are met.
+    cdef public object keeps_bodies
+    cdef dict kept
+
+    def __cinit__(self, Py_ssize_t body_bytes=0, keeps_bodies=None):
+        self.body_bytes = body_bytes
+        self.keeps_bodies = keeps_bodies
+        self.kept = {}
+
+    def __dealloc__(self):
+        PyMem_Free(self.buffer)
+
+    cdef char *_reserve(self, Py_ssize_t size) except NULL:
+        cdef Py_ssize_t room = self.room
+        cdef char *larger
+        if self.used + size > room:
+            room = max(room * 2, self.used + size, 65536)
+            larger = <char *> PyMem_Realloc(self.buffer, room)
+            if larger == NULL:
+                raise MemoryError
+            self.buffer = larger
+            self.room = room
+        return self.buffer + self.used
+
+    cdef bint _keeps(self, bytes service) except -1:
+        if self.keeps_bodies is None:
+            return True
+        found = self.kept.get(service)
+        if found is None:
+            if len(self.kept) > 10_000:
+                self.kept.clear()
+            found = self.kept[service] = bool(self.keeps_bodies(service))
+        return found
+
+    cpdef note_request(self, str what, Request request, double now, double offset, str reason, str detail, list body):
+        """Something that happened to a request; `body` is the answer, if it is one."""
+        cdef Client client = request.client
+        cdef Service service = request.service
+        cdef Worker worker = request.worker
+        cdef bytes client_name = <bytes> client.address[1]
+        cdef bytes worker_name = b"" if worker is None else <bytes> worker.address[1]
+        cdef Py_ssize_t link = client.address[0]
+        cdef Py_ssize_t worker_link = NO_LINK if worker is None else worker.address[0]
+        cdef list kept = body
+        cdef Py_ssize_t body_size = 0, size, reason_size = 0, detail_size = 0, i, length
+        cdef const char *reason_text = b""
+        cdef const char *detail_text = b""
+        cdef char *at
+        cdef char *begin
+        cdef object frame
+        if body is not None:
+            for frame in body:
+                body_size += len(frame)
+        if reason:
+            reason_text = PyUnicode_AsUTF8AndSize(reason, &reason_size)
+            reason_size = min(reason_size, <Py_ssize_t> SHORT_MAX)
+        if detail:
+            detail_text = PyUnicode_AsUTF8AndSize(detail, &detail_size)
+            detail_size = min(detail_size, _DETAIL_MAX)
+        if kept is not None and (body_size > self.body_bytes or len(kept) > SHORT_MAX or not self._keeps(service.name)):
+            kept = None
+        size = (
+            HEAD + 6 * 2 + 2 * 4 + PyBytes_GET_SIZE(request.token) + PyBytes_GET_SIZE(request.request_id)
+            + PyBytes_GET_SIZE(service.name) + PyBytes_GET_SIZE(client_name) + PyBytes_GET_SIZE(worker_name)
+            + reason_size + detail_size
+        )
+        if kept is not None:
+            size += 2 + 4 * len(kept) + body_size
+        begin = at = self._reserve(size)
+        _u32(at, size - 4)
+        at[4] = <char> <int> _WHATS[what]
+        at[5] = <char> <int> (0 if request.voice is None else _DIALECTS.get(request.voice.dialect, 0))
+        at[6] = <char> <int> (0 if worker is None or worker.voice is None else _DIALECTS.get(worker.voice.dialect, 0))
+        at[7] = kept is not None
+        _i64(at + 8, now + offset)
+        _i64(at + 16, request.accepted_at + offset)
+        _i64(at + 24, request.dispatched_at + offset if request.dispatched_at else 0.0)
+        _u32(at + 32, request.size)
+        _u32(at + 36, body_size)
+        _u32(at + 40, request.attempt)
+        _u16(at + 44, link if 0 <= link < NO_LINK else NO_LINK)
+        _u16(at + 46, worker_link if 0 <= worker_link < NO_LINK else NO_LINK)
+        at += HEAD
+        at = _text(at, request.token)
+        at = _text(at, request.request_id)
+        at = _text(at, service.name)
+        at = _text(at, client_name)
+        at = _text(at, worker_name)
+        _u16(at, reason_size)
+        memcpy(at + 2, reason_text, reason_size)
+        at += 2 + reason_size
+        _u32(at, detail_size)
+        memcpy(at + 4, detail_text, detail_size)
+        at += 4 + detail_size
+        _u32(at, 0)
+        at += 4
+        if kept is not None:
+            at = _frames(at, kept)
+        self.used += at - begin
+        self.count += 1
+
+    cpdef note_published(self, bytes topic, list body, double now, double offset):
+        cdef Py_ssize_t body_size = 0, size
+        cdef list kept = body
+        cdef char *at
+        cdef char *begin
+        cdef object frame
+        for frame in body:
+            body_size += len(frame)
+        if body_size > self.body_bytes or len(kept) > SHORT_MAX or not self._keeps(topic):
+            kept = None
+        size = HEAD + 6 * 2 + 2 * 4 + PyBytes_GET_SIZE(topic)
+        if kept is not None:
+            size += 2 + 4 * len(kept) + body_size
+        begin = at = self._reserve(size)
+        _u32(at, size - 4)
+        at[4] = <char> <int> _WHATS["published"]
+        at[5] = at[6] = 0
+        at[7] = kept is not None
+        _i64(at + 8, now + offset)
+        _i64(at + 16, 0.0)
+        _i64(at + 24, 0.0)
+        _u32(at + 32, 0)
+        _u32(at + 36, body_size)
+        _u32(at + 40, 0)
+        _u16(at + 44, NO_LINK)
+        _u16(at + 46, NO_LINK)
+        at += HEAD
+        at = _text(at, b"")
+        at = _text(at, b"")
+        at = _text(at, topic)
+        at = _text(at, b"")
+        at = _text(at, b"")
+        at = _text(at, b"")
+        _u32(at, 0)
+        _u32(at + 4, 0)
+        at += 8
+        if kept is not None:
+            at = _frames(at, kept)
+        self.used += at - begin
+        self.count += 1
+
+    def note(self, observed, double offset):
+        """Something else that happened."""
+        cdef bytes record = write_observed(observed, offset, self.body_bytes)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(record)
+        memcpy(self._reserve(size), PyBytes_AS_STRING(record), size)
+        self.used += size
+        self.count += 1
+
+    cpdef tuple take(self):
+        """What was noted since the last call: how many records, and their bytes."""
+        cdef tuple taken = (self.count, PyBytes_FromStringAndSize(self.buffer, self.used))
+        self.used = self.count = 0
+        return taken
+
+
+cdef char *_text(char *at, bytes text) except NULL:
+    # Names come from frames of at most 255 bytes; the length cannot run over.
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
+    _u16(at, size)
+    memcpy(at + 2, PyBytes_AS_STRING(text), size)
+    return at + 2 + size
+
+
+cdef char *_frames(char *at, list frames) except NULL:
+    cdef object frame
+    cdef bytes content
+    cdef Py_ssize_t size
+    _u16(at, len(frames))
+    at += 2
+    for frame in frames:
+        content = frame if type(frame) is bytes else bytes(frame)
+        size = PyBytes_GET_SIZE(content)
+        _u32(at, size)
+        memcpy(at + 4, PyBytes_AS_STRING(content), size)
+        at += 4 + size
+    return at

@@ -1,0 +1,196 @@
+"""Finished logs → Parquet segments, off the hot path.
+
+Segments lie in `segments/date=YYYY-MM-DD/hour=HH/`, by the time at which things happened.  They are written
+under a name that readers ignore, synced, and then renamed: a segment that can be seen is whole.  Names are
+never used twice.
+
+Exactly once: what is about to be done is written down first (`Plan`).  If the archiver dies at any point, the
+next one finds the plan, does the same again under the same names, and only then removes the logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from polybus.errors import JournalDamaged
+from polybus.journal.columns import to_table
+from polybus.journal.log import Batch, LogHead, log_files, read_batches, read_head, sync_folder
+from polybus.journal.record import Row, write_row
+
+SEGMENTS: Final = "segments"
+OPEN_LOGS: Final = "open"
+PLAN: Final = "plan.json"
+STATE: Final = "archived.json"
+DAMAGED: Final = ".damaged"
+# Enough that Spark reads them quickly, few enough that a segment is there soon.
+SEGMENT_ROWS: Final = 100_000
+SEGMENT_BYTES: Final = 256 * 1024 * 1024
+
+
+class Plan(Struct, frozen=True):
+    """These logs become segments with this name."""
+
+    logs: list[str]
+    name: str
+    # The number that the next record of each life should have: a plan that is carried out again finds the
+    # same holes.
+    next: dict[str, int]
+
+
+class State(Struct):
+    """What the archiver remembers: the number that the next record of each life should have."""
+
+    next: dict[str, int] = {}
+    segments: int = 0
+
+
+class Report(Struct, frozen=True):
+    """What one turn did."""
+
+    logs: int = 0
+    rows: int = 0
+    lost: int = 0
+    damage: tuple[str, ...] = ()
+    segments: tuple[Path, ...] = ()
+
+
+class Archiver:
+    """Archives the journal in a folder; only one at a time may."""
+
+    def __init__(
+        self, journal: Path, rows: int = SEGMENT_ROWS, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._open = journal / OPEN_LOGS
+        self._segments = journal / SEGMENTS
+        self._plan = journal / PLAN
+        self._state_file = journal / STATE
+        self._rows = rows
+        self._wall = wall
+        self._segments.mkdir(parents=True, exist_ok=True)
+        self._state = _read(self._state_file, State) or State()
+
+    def turn(self) -> Report:
+        """Archive what is there, at most a segment's worth of rows. Nothing to do: an empty report."""
+        plan = _read(self._plan, Plan)
+        if plan is None:
+            logs = self._choose()
+            if not logs:
+                return Report()
+            self._state.segments += 1
+            name = f"{self._state.segments:012d}-{os.urandom(4).hex()}"
+            plan = Plan([path.name for path in logs], name, self._state.next)
+            _write(self._state_file, self._state)
+            _write(self._plan, plan)
+        return self._carry_out(plan)
+
+    def _choose(self) -> list[Path]:
+        chosen: list[Path] = []
+        size = 0
+        for path in log_files(self._open):
+            size += path.stat().st_size
+            if chosen and size > SEGMENT_BYTES:
+                break
+            chosen.append(path)
+            # A record has about a hundred bytes with everything.
+            if size > self._rows * 100:
+                break
+        return chosen
+
+    def _carry_out(self, plan: Plan) -> Report:
+        tables: list[pa.Table] = []
+        damage: list[str] = []
+        damaged: list[Path] = []
+        expected = dict(plan.next)
+        lost = 0
+        for name in plan.logs:
+            path = self._open / name
+            try:
+                head, begin = read_head(path)
+            except JournalDamaged as error:
+                damage.append(str(error))
+                damaged.append(path)
+                continue
+            for found in read_batches(path, begin):
+                if not isinstance(found, Batch):
+                    damage.append(f"{path}: {found.what} at byte {found.offset}: {found.length} bytes")
+                    damaged.append(path)
+                    continue
+                missing = found.first - expected.get(head.life, 1)
+                if missing > 0:
+                    lost += missing
+                    tables.append(self._hole(head, found, missing))
+                expected[head.life] = found.first + found.count
+                tables.append(to_table(head, found.first, found.count, found.payload))
+        paths = self._write_segments(plan.name, pa.concat_tables(tables)) if tables else ()
+        # Lives follow one another; of each but the last few nothing more will come.
+        self._state.next = dict(list(expected.items())[-100:])
+        _write(self._state_file, self._state)
+        for name in plan.logs:
+            path = self._open / name
+            if path in damaged:
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(path.with_suffix(DAMAGED))
+            else:
+                path.unlink(missing_ok=True)
+        sync_folder(self._open)
+        self._plan.unlink()
+        rows = sum(table.num_rows for table in tables)
+        return Report(len(plan.logs), rows, lost, tuple(damage), paths)
+
+    def _hole(self, head: LogHead, batch: Batch, missing: int) -> pa.Table:
+        """A row that stands for those that are missing before a batch."""
+        detail = f"{missing} records are missing: they could not be written, or were damaged"
+        at = int.from_bytes(batch.payload[8:16], "little", signed=True)
+        record = write_row(Row("hole", at, size=missing, detail=detail))
+        return to_table(head, batch.first - 1, 1, record)
+
+    def _write_segments(self, name: str, table: pa.Table) -> tuple[Path, ...]:
+        # By the hour, in the order of time and number; nearly always it is one.
+        hours = pc.strftime(table["at"], format="%Y-%m-%d/%H")
+        paths = []
+        for hour in sorted(pc.unique(hours).to_pylist()):
+            date, number = hour.split("/")
+            folder = self._segments / f"date={date}" / f"hour={number}"
+            folder.mkdir(parents=True, exist_ok=True)
+            part = table.filter(pc.equal(hours, hour))
+            path = folder / f"{name}.parquet"
+            hidden = folder / f".{name}.parquet"
+            with hidden.open("wb") as file:
+                pq.write_table(part, file, compression="zstd", compression_level=3)
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.rename(path)
+            sync_folder(folder)
+            paths.append(path)
+        return tuple(paths)
+
+
+T = TypeVar("T")
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, value: Struct) -> None:
+    hidden = path.with_name("." + path.name)
+    with hidden.open("wb") as file:
+        file.write(msgspec.json.encode(value))
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.rename(path)
+    sync_folder(path.parent)

@@ -1,0 +1,280 @@
+"""A record: one thing that happened, as bytes in the log and as a row for everybody else.
+
+A record is a fixed head and then texts, each with its length in front.  Times are microseconds since 1970;
+0 means none.  The times at which a request was accepted and dispatched are on every later record of it,
+so that nobody has to look for the earlier ones.  All integers are little-endian.
+
+    offset  bytes
+    0       4      how long the record is, without these four
+    4       1      what happened, a number of `WHATS`
+    5       1      the client's dialect, a number of `DIALECTS`
+    6       1      the worker's dialect
+    7       1      flags: FLAG_BODY says that frames of a body follow
+    8       8      when
+    16      8      when the request was accepted
+    24      8      when it was last given to a worker
+    32      4      its size: all frames of its body
+    36      4      the size of the body that this record is about (an answer, a publication)
+    40      4      which attempt
+    44      2 + 2  the links of client and worker; NO_LINK means none
+    48      –      token, request id, service or topic, identity of the client, identity of the worker,
+                   reason: each with two bytes of length
+            –      detail, headers: each with four bytes of length
+            –      the frames of the body: two bytes for their number, four bytes of length before each
+
+The number of a thing that happened never changes its meaning; new ones are added at the end.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from polybus.core.actions import Observed
+from polybus.errors import JournalDamaged
+
+WHATS: Final = (
+    "none",
+    # The life of a request.
+    "accepted",
+    "dispatched",
+    "partial",
+    "replied",
+    "failed",
+    "expired",
+    "cancelled",
+    "rejected",
+    "retried",
+    "requeued",
+    "claimed",
+    "late",
+    "answer_lost",
+    "duplicate",
+    "dead",
+    # Workers, nodes, bridges.
+    "worker_up",
+    "worker_down",
+    "scheduler_up",
+    "heartbeat_missed",
+    "node_up",
+    "node_late",
+    "node_down",
+    "node_asked",
+    "registered",
+    "updated",
+    "denied",
+    "bridge_up",
+    "bridge_down",
+    # Topics, logs, schedules.
+    "published",
+    "subscribed",
+    "refused",
+    "dropped",
+    "log",
+    "scheduled",
+    "unscheduled",
+    "schedule_odd",
+    # The broker itself.
+    "started",
+    "stopped",
+    "beat",
+    "invalid",
+    "store_sick",
+    "store_well",
+    "hole",
+    # What has no number of its own yet: its name is in front of the detail.
+    "other",
+)
+WHAT_NUMBERS: Final = {name: number for number, name in enumerate(WHATS)}
+DIALECTS: Final = ("", "ebus", "emqp", "mdp1", "mdp2", "mdr", "dbp", "bridge", "broker", "none")
+DIALECT_NUMBERS: Final = {name: number for number, name in enumerate(DIALECTS)}
+# How a request may end. `rejected` is one that never began.
+TERMINAL: Final = frozenset({"replied", "failed", "expired", "cancelled"})
+
+FLAG_BODY: Final = 1
+NO_LINK: Final = 0xFFFF
+HEAD: Final = struct.Struct("<IBBBBqqqIIIHH")
+assert HEAD.size == 48
+_SHORT: Final = struct.Struct("<H")
+_LONG: Final = struct.Struct("<I")
+# Texts that are longer than their length can tell are cut.
+SHORT_MAX: Final = 0xFFFF
+DETAIL_MAX: Final = 64 * 1024
+
+
+class Row(Struct, frozen=True):
+    """One thing that happened."""
+
+    what: str
+    at: int
+    client_dialect: str = ""
+    worker_dialect: str = ""
+    accepted_at: int = 0
+    dispatched_at: int = 0
+    size: int = 0
+    body_size: int = 0
+    attempt: int = 0
+    client_link: int = NO_LINK
+    worker_link: int = NO_LINK
+    token: bytes = b""
+    request_id: bytes = b""
+    # The service of a request, or the topic of a publication.
+    service: bytes = b""
+    client: bytes = b""
+    worker: bytes = b""
+    reason: str = ""
+    detail: str = ""
+    headers: str = ""
+    # None if it was not kept.
+    body: tuple[bytes, ...] | None = None
+
+
+def write_row(row: Row) -> bytes:
+    """The record of a row. What happens often is written by a recorder, without rows."""
+    detail = row.detail.encode()[:DETAIL_MAX]
+    parts = [
+        *(_short(text) for text in (row.token, row.request_id, row.service, row.client, row.worker)),
+        _short(row.reason.encode()),
+        _LONG.pack(len(detail)) + detail,
+        _long(row.headers.encode()),
+    ]
+    if row.body is not None:
+        parts.append(_SHORT.pack(len(row.body)))
+        parts += [_long(frame) for frame in row.body]
+    rest = b"".join(parts)
+    head = HEAD.pack(
+        HEAD.size - 4 + len(rest),
+        WHAT_NUMBERS.get(row.what, WHAT_NUMBERS["other"]),
+        DIALECT_NUMBERS.get(row.client_dialect, 0),
+        DIALECT_NUMBERS.get(row.worker_dialect, 0),
+        FLAG_BODY if row.body is not None else 0,
+        row.at,
+        row.accepted_at,
+        row.dispatched_at,
+        min(row.size, 0xFFFFFFFF),
+        min(row.body_size, 0xFFFFFFFF),
+        min(row.attempt, 0xFFFFFFFF),
+        row.client_link,
+        row.worker_link,
+    )
+    return head + rest
+
+
+def _short(text: bytes) -> bytes:
+    text = text[:SHORT_MAX]
+    return _SHORT.pack(len(text)) + text
+
+
+def _long(text: bytes) -> bytes:
+    return _LONG.pack(len(text)) + text
+
+
+def microseconds(seconds: float) -> int:
+    return int(seconds * 1e6 + 0.5)
+
+
+def write_observed(observed: Observed, offset: float, body_bytes: int) -> bytes:
+    """The record of something that happens rarely."""
+    client, worker = observed.client, observed.worker
+    known = observed.what in WHAT_NUMBERS
+    body = observed.body
+    return write_row(
+        Row(
+            observed.what if known else "other",
+            microseconds(observed.at + offset),
+            getattr(observed.client_voice, "dialect", ""),
+            getattr(observed.worker_voice, "dialect", ""),
+            microseconds(observed.accepted_at + offset) if observed.accepted_at else 0,
+            microseconds(observed.dispatched_at + offset) if observed.dispatched_at else 0,
+            observed.size,
+            0 if body is None else sum(map(len, body)),
+            observed.attempt,
+            NO_LINK if client is None or client[0] < 0 else client[0],
+            NO_LINK if worker is None or worker[0] < 0 else worker[0],
+            observed.token,
+            observed.request_id,
+            observed.service,
+            b"" if client is None else bytes(client[1]),
+            b"" if worker is None else bytes(worker[1]),
+            observed.reason,
+            observed.detail if known else f"{observed.what}: {observed.detail}",
+            "",
+            None if body is None else body_of(body, body_bytes),
+        )
+    )
+
+
+def read_rows(payload: bytes) -> Iterator[Row]:
+    """The rows of some records, one after the other. Raises JournalDamaged where that makes no sense."""
+    at = 0
+    while at < len(payload):
+        row, at = _read_row(payload, at)
+        yield row
+
+
+def _read_row(payload: bytes, at: int) -> tuple[Row, int]:
+    try:
+        head = HEAD.unpack_from(payload, at)
+        size, what, one, other, flags, when, accepted, dispatched = head[:8]
+        end = at + 4 + size
+        if end > len(payload):
+            raise JournalDamaged(f"a record at byte {at} is longer than its batch")
+        at += HEAD.size
+        texts: list[bytes] = []
+        for _ in range(6):
+            (length,) = _SHORT.unpack_from(payload, at)
+            texts.append(payload[at + 2 : at + 2 + length])
+            at += 2 + length
+        long: list[bytes] = []
+        for _ in range(2):
+            (length,) = _LONG.unpack_from(payload, at)
+            long.append(payload[at + 4 : at + 4 + length])
+            at += 4 + length
+        body: tuple[bytes, ...] | None = None
+        if flags & FLAG_BODY:
+            (count,) = _SHORT.unpack_from(payload, at)
+            at += 2
+            frames = []
+            for _ in range(count):
+                (length,) = _LONG.unpack_from(payload, at)
+                frames.append(payload[at + 4 : at + 4 + length])
+                at += 4 + length
+            body = tuple(frames)
+    except struct.error as error:
+        raise JournalDamaged(f"a record at byte {at} is cut off: {error}") from None
+    if at != end:
+        raise JournalDamaged(f"a record that should end at byte {end} ends at {at}")
+    token, request_id, service, client, worker, reason = texts
+    row = Row(
+        WHATS[what] if what < len(WHATS) else "other",
+        when,
+        DIALECTS[one] if one < len(DIALECTS) else "",
+        DIALECTS[other] if other < len(DIALECTS) else "",
+        accepted,
+        dispatched,
+        head[8],
+        head[9],
+        head[10],
+        head[11],
+        head[12],
+        token,
+        request_id,
+        service,
+        client,
+        worker,
+        reason.decode("utf-8", "replace"),
+        long[0].decode("utf-8", "replace"),
+        long[1].decode("utf-8", "replace"),
+        body,
+    )
+    return row, end
+
+
+def body_of(frames: Sequence[Any], limit: int) -> tuple[bytes, ...] | None:
+    """A body as it is kept: whole, or not at all if it is larger than the limit."""
+    if sum(map(len, frames)) > limit or len(frames) > SHORT_MAX:
+        return None
+    return tuple(bytes(frame) for frame in frames)

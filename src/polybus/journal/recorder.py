@@ -1,0 +1,128 @@
+"""Where the loop notes what happens: records in a buffer, taken once a turn.
+
+`open_recorder` gives the compiled recorder if there is one, else its twin, which writes the same bytes and is
+several times slower.  Neither looks at a clock: `now` is the loop's time, and `offset` what makes it the time
+of day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from polybus.core.actions import Observed
+from polybus.core.model import Body
+from polybus.core.records import Request
+from polybus.journal.record import NO_LINK, Row, body_of, microseconds, write_observed, write_row
+
+
+class Recorder(Protocol):
+    @property
+    def kind(self) -> str:
+        """`compiled` or `plain`."""
+
+    @property
+    def count(self) -> int:
+        """How many records were noted since the last `take`."""
+
+    def note_request(
+        self,
+        what: str,
+        request: Request,
+        now: float,
+        offset: float,
+        reason: str,
+        detail: str,
+        body: Body | None,
+    ) -> None:
+        """Something that happened to a request; `body` is what this record is about."""
+
+    def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None: ...
+
+    def note(self, observed: Observed, offset: float) -> None:
+        """Something else that happened."""
+
+    def take(self) -> tuple[int, bytes]:
+        """What was noted since the last call: how many records, and their bytes."""
+
+
+class PlainRecorder:
+    """The twin: the same bytes, by way of rows."""
+
+    kind: Final = "plain"
+
+    def __init__(self, body_bytes: int = 0, keeps_bodies: Callable[[bytes], bool] | None = None) -> None:
+        self.body_bytes = body_bytes
+        self.keeps_bodies = keeps_bodies
+        self._records: list[bytes] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._records)
+
+    def note_request(
+        self,
+        what: str,
+        request: Request,
+        now: float,
+        offset: float,
+        reason: str,
+        detail: str,
+        body: Body | None,
+    ) -> None:
+        link, client = request.client.address
+        worker = request.worker
+        row = Row(
+            what,
+            microseconds(now + offset),
+            "" if request.voice is None else request.voice.dialect,
+            "" if worker is None or worker.voice is None else worker.voice.dialect,
+            microseconds(request.accepted_at + offset),
+            microseconds(request.dispatched_at + offset) if request.dispatched_at else 0,
+            request.size,
+            0 if body is None else sum(map(len, body)),
+            request.attempt,
+            link if 0 <= link < NO_LINK else NO_LINK,
+            NO_LINK if worker is None else worker.address[0],
+            request.token,
+            request.request_id,
+            request.service.name,
+            bytes(client),
+            b"" if worker is None else bytes(worker.address[1]),
+            reason,
+            detail,
+            "",
+            self._kept(request.service.name, body),
+        )
+        self._records.append(write_row(row))
+
+    def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None:
+        kept = self._kept(topic, body)
+        size = sum(map(len, body))
+        row = Row("published", microseconds(now + offset), body_size=size, service=topic, body=kept)
+        self._records.append(write_row(row))
+
+    def _kept(self, name: bytes, body: Body | None) -> tuple[bytes, ...] | None:
+        if body is None or (self.keeps_bodies is not None and not self.keeps_bodies(name)):
+            return None
+        return body_of(body, self.body_bytes)
+
+    def note(self, observed: Observed, offset: float) -> None:
+        self._records.append(write_observed(observed, offset, self.body_bytes))
+
+    def take(self) -> tuple[int, bytes]:
+        records, self._records = self._records, []
+        return len(records), b"".join(records)
+
+
+def open_recorder(body_bytes: int, keeps_bodies: Callable[[bytes], bool] | None = None) -> Recorder:
+    """The best recorder there is."""
+    kind: Any = PlainRecorder
+    try:
+        from polybus.journal._recorder import CompiledRecorder
+
+        kind = CompiledRecorder
+    except ImportError:
+        pass
+    recorder: Recorder = kind(body_bytes, keeps_bodies)
+    return recorder

@@ -1,0 +1,226 @@
+"""The thread that appends to the log, behind the bus.
+
+    loop:    append(count, payload) …     (never waits, never raises)
+    thread:  … write … sync … roll
+
+What waits for the thread is bounded in bytes.  If it does not fit, or if the disk says no, it is let go and
+counted, and the numbers of the records go on.  So a journal that cannot be written never stops the bus, and
+whoever reads it finds the hole and its size in the numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from polybus.journal.log import (
+    FINISHED,
+    MAX_BATCH_BYTES,
+    OPEN,
+    LogHead,
+    finish_leftovers,
+    last_number,
+    log_path,
+    sync_folder,
+    write_batch,
+    write_head,
+)
+
+# What may wait for the disk. A second of heavy traffic; more would only be lost later.
+WAITING_BYTES: Final = 64 * 1024 * 1024
+# Records become durable at most so much later than they happened.
+SYNC_S: Final = 0.005
+# A log is finished when it is this large or this old; the archiver reads finished ones.
+ROLL_BYTES: Final = 32 * 1024 * 1024
+ROLL_S: Final = 2.0
+# After an error the disk is tried again this much later.
+RETRY_S: Final = 1.0
+
+
+class JournalState(Struct, frozen=True):
+    """How the journal is doing."""
+
+    written: int
+    lost: int
+    waiting_bytes: int
+    # Why nothing can be written; empty if it can.
+    trouble: str
+
+
+class JournalWriter:
+    """Appends what it is given to logs in a folder. `append` and `state` are for the loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        broker: str,
+        life: str,
+        links: dict[int, str],
+        *,
+        waiting_bytes: int = WAITING_BYTES,
+        sync_s: float = SYNC_S,
+        roll_bytes: int = ROLL_BYTES,
+        roll_s: float = ROLL_S,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._broker = broker
+        self._life = life
+        self._links = {str(number): name for number, name in links.items()}
+        self._most = waiting_bytes
+        self._sync_s = sync_s
+        self._roll_bytes = roll_bytes
+        self._roll_s = roll_s
+        self._clock = clock
+        self._wall = wall
+        # Shared; a deque needs no lock, and one that counts too much for a moment does no harm.
+        self._waiting: deque[tuple[int, int, bytes]] = deque()
+        self._waiting_bytes = 0
+        self._news = threading.Event()
+        self._stopping = False
+        # The loop's own.
+        self._next = 1
+        self._lost = 0
+        # The thread's own.
+        self._file = -1
+        self._size = 0
+        self._opened_at = 0.0
+        self._number = 0
+        self._written = 0
+        self._lost_here = 0
+        self._trouble = ""
+        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+
+    # -- for the loop -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        finish_leftovers(self._folder)
+        self._number = last_number(self._folder)
+        self._thread.start()
+
+    def append(self, count: int, payload: bytes) -> None:
+        """Have these records written."""
+        first = self._next
+        self._next += count
+        size = len(payload)
+        if self._waiting_bytes + size > self._most or size > MAX_BATCH_BYTES:
+            self._lost += count
+            return
+        self._waiting_bytes += size
+        self._waiting.append((first, count, payload))
+        self._news.set()
+
+    def state(self) -> JournalState:
+        return JournalState(self._written, self._lost + self._lost_here, self._waiting_bytes, self._trouble)
+
+    def stop(self, timeout_s: float = 10.0) -> int:
+        """Write what waits and finish the log. How many records were lost in all."""
+        self._stopping = True
+        self._news.set()
+        self._thread.join(timeout_s)
+        return self._lost + self._lost_here
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while not (self._stopping and not self._waiting):
+            self._news.wait(self._roll_s)
+            # What comes meanwhile is written with it: fewer, larger writes, and the loop keeps its lock.
+            if not self._stopping:
+                time.sleep(self._sync_s)
+            self._news.clear()
+            self._turn()
+        self._finish()
+
+    def _turn(self) -> None:
+        taken = []
+        size = 0
+        while self._waiting and size < self._roll_bytes:
+            one = self._waiting.popleft()
+            taken.append(one)
+            size += len(one[2])
+        try:
+            if taken:
+                self._write(taken)
+            if self._file >= 0 and (
+                self._size >= self._roll_bytes or self._clock() - self._opened_at >= self._roll_s
+            ):
+                self._finish()
+            if self._trouble and taken:
+                self._trouble = ""
+        except OSError as error:
+            self._trouble = f"the journal cannot be written: {error.strerror or error} ({self._folder})"
+            self._lost_here += sum(count for _, count, _ in taken)
+            self._finish()
+            time.sleep(0 if self._stopping else RETRY_S)
+        finally:
+            self._waiting_bytes -= size
+        if self._waiting:
+            self._news.set()
+
+    def _write(self, taken: list[tuple[int, int, bytes]]) -> None:
+        if self._file < 0:
+            self._open()
+        pieces: list[bytes] = []
+        at = 0
+        while at < len(taken):
+            # Neighbours become one batch, unless numbers are missing in between.
+            first, count, payload = taken[at]
+            payloads = [payload]
+            at += 1
+            while at < len(taken) and taken[at][0] == first + count:
+                count += taken[at][1]
+                payloads.append(taken[at][2])
+                at += 1
+            pieces.append(write_batch(first, count, b"".join(payloads)))
+        data = b"".join(pieces)
+        before = self._size
+        try:
+            _write_all(self._file, data)
+            os.fdatasync(self._file)
+        except OSError:
+            # Half a batch would end the file for every reader.
+            os.ftruncate(self._file, before)
+            raise
+        self._size += len(data)
+        self._written += sum(count for _, count, _ in taken)
+
+    def _open(self) -> None:
+        self._number += 1
+        path = log_path(self._folder, self._number, OPEN)
+        head = write_head(LogHead(self._broker, self._life, self._number, self._wall(), self._links))
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            _write_all(file, head)
+            sync_folder(self._folder)
+        except OSError:
+            os.close(file)
+            path.unlink(missing_ok=True)
+            raise
+        self._file, self._size, self._opened_at = file, len(head), self._clock()
+
+    def _finish(self) -> None:
+        if self._file < 0:
+            return
+        file, self._file = self._file, -1
+        os.close(file)
+        path = log_path(self._folder, self._number, OPEN)
+        try:
+            path.rename(path.with_suffix(FINISHED))
+        except OSError as error:
+            self._trouble = f"the journal's log {path} cannot be finished: {error}"
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

@@ -1,0 +1,183 @@
+"""Records: both recorders write the same bytes, and everything that was written can be read again."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polybus.core.actions import Observed
+from polybus.core.model import PLAIN_CALL, Heartbeat
+from polybus.core.records import Client, Request, Service, Worker, new_request
+from polybus.errors import JournalDamaged
+from polybus.journal import columns
+from polybus.journal.log import LogHead
+from polybus.journal.record import DIALECTS, NO_LINK, WHATS, Row, read_rows, write_row
+from polybus.journal.recorder import PlainRecorder, Recorder, open_recorder
+
+try:
+    from polybus.journal._columns import split as compiled_split
+    from polybus.journal._recorder import CompiledRecorder
+
+    RECORDERS: list[Any] = [PlainRecorder, CompiledRecorder]
+    SPLITS: list[Any] = [columns.split, compiled_split]
+except ImportError:
+    RECORDERS, SPLITS = [PlainRecorder], [columns.split]
+
+HEAD = LogHead("tested", "life", 1, 0.0, {"3": "majordomo.clients", "4": "emqp.workers"})
+
+
+class Speaks:
+    def __init__(self, dialect: str) -> None:
+        self.dialect = dialect
+
+
+names = st.binary(max_size=255)
+texts = st.text(max_size=40)
+times = st.floats(0, 1e6)
+bodies = st.none() | st.lists(st.binary(max_size=300), max_size=4)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    client = Client((draw(st.integers(-1, 70_000)), draw(names)))
+    voice = draw(st.none() | st.sampled_from(DIALECTS[1:]).map(Speaks))
+    body = draw(st.lists(st.binary(max_size=300), max_size=3))
+    size = sum(map(len, body))
+    request = new_request(
+        draw(names),
+        draw(names),
+        client,
+        voice,
+        Service(draw(names)),
+        body,
+        size,
+        PLAIN_CALL,
+        draw(times),
+        2e6,
+    )
+    request.attempt = draw(st.integers(0, 1_000_000))
+    request.dispatched_at = draw(times)
+    if draw(st.booleans()):
+        speaks = Speaks(draw(st.sampled_from(DIALECTS[1:])))
+        address = (draw(st.integers(0, 60_000)), draw(names))
+        request.worker = Worker(address, speaks, Heartbeat(5, 1), 10, False, 1.0, {})
+    return request
+
+
+happenings = st.lists(
+    st.tuples(st.just("request"), st.sampled_from(WHATS), requests(), times, texts, texts, bodies)
+    | st.tuples(st.just("published"), names, st.lists(st.binary(max_size=300), max_size=3), times),
+    max_size=5,
+)
+
+
+def record(recorder: Recorder, happened: list[Any], offset: float) -> tuple[int, bytes]:
+    for kind, *what in happened:
+        if kind == "request":
+            name, request, now, reason, detail, body = what
+            recorder.note_request(name, request, now, offset, reason, detail, body)
+        else:
+            topic, body, now = what
+            recorder.note_published(topic, body, now, offset)
+    return recorder.take()
+
+
+@given(happened=happenings, offset=st.floats(0, 2e9), limit=st.integers(0, 600), keeps=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_both_recorders_write_the_same(happened: list[Any], offset: float, limit: int, keeps: bool) -> None:
+    written = [record(kind(limit, lambda name: keeps), happened, offset) for kind in RECORDERS]
+    assert all(one == written[0] for one in written)
+    count, payload = written[0]
+    rows = list(read_rows(payload))
+    assert len(rows) == count == len(happened)
+    assert b"".join(map(write_row, rows)) == payload
+    for row in rows:
+        assert row.body is None or (keeps and sum(map(len, row.body)) <= limit)
+
+
+@given(happened=happenings, offset=st.floats(0, 2e9))
+@settings(max_examples=100, deadline=None)
+def test_columns_hold_what_the_rows_hold(happened: list[Any], offset: float) -> None:
+    count, payload = record(open_recorder(10_000), happened, offset)
+    assert all(split(payload, count) == columns.split(payload, count) for split in SPLITS)
+    table = columns.to_table(HEAD, 7, count, payload)
+    table.validate(full=True)
+    found = table.to_pylist()
+    for number, (row, seen) in enumerate(zip(read_rows(payload), found, strict=True)):
+        assert seen["seq"] == 7 + number
+        assert seen["what"] == row.what
+        assert seen["service"] == (columns.readable(row.service) if row.service else None)
+        assert seen["client"] == (columns.readable(row.client) if row.client else None)
+        assert seen["client_dialect"] == (row.client_dialect or None)
+        assert seen["client_link"] == HEAD.links.get(str(row.client_link))
+        assert seen["attempt"] == row.attempt
+        assert seen["body_size"] == row.body_size
+        assert seen["body"] == (None if row.body is None else list(row.body))
+        assert (seen["dispatched_at"] is None) == (row.dispatched_at == 0)
+
+
+def test_a_row_survives() -> None:
+    row = Row(
+        "failed",
+        1_700_000_000_000_001,
+        "mdr",
+        "emqp",
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        NO_LINK,
+        b"token",
+        b"\xff\x00",
+        b"service",
+        b"\x00\x01",
+        b"w",
+        "timeout",
+        "zu spät\nund mehr",
+        "headers",
+        (b"", b"x"),
+    )
+    assert list(read_rows(write_row(row))) == [row]
+
+
+def test_what_has_no_number_is_named_in_its_detail() -> None:
+    recorder = open_recorder(100)
+    recorder.note(Observed(1.0, "brand_new", detail="so it is", service=b"s"), 0.0)
+    (row,) = read_rows(recorder.take()[1])
+    assert (row.what, row.detail, row.service) == ("other", "brand_new: so it is", b"s")
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_damage_is_found_or_harmless(split: Any, data: st.DataObject) -> None:
+    rows = [Row("accepted", 1, token=b"t%d" % n, body=(b"body",)) for n in range(3)]
+    payload = bytearray(b"".join(map(write_row, rows)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(payload[: data.draw(st.integers(0, len(payload)))])
+    for damaged in (bytes(payload), cut):
+        try:
+            split(damaged, 3)
+        except JournalDamaged:
+            continue
+        assert len(list(read_rows(damaged))) == 3
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_length_that_runs_over_is_no_crash(split: Any) -> None:
+    payload = bytearray(write_row(Row("accepted", 1, token=b"t", body=(b"x",))))
+    for at in range(4, len(payload)):
+        for evil in (struct.pack("<I", 0xFFFFFFFF), struct.pack("<I", 0x7FFFFFFF), b"\xff\xff"):
+            copy = bytearray(payload)
+            copy[at : at + len(evil)] = evil[: len(copy) - at]
+            try:
+                split(bytes(copy), 1)
+            except JournalDamaged:
+                continue
