@@ -4,8 +4,9 @@ Segments lie in `segments/date=YYYY-MM-DD/hour=HH/`, by the time at which things
 under a name that readers ignore, synced, and then renamed: a segment that can be seen is whole.  Names are
 never used twice.
 
-Exactly once: what is about to be done is written down first (`Plan`).  If the archiver dies at any point, the
-next one finds the plan, does the same again under the same names, and only then removes the logs.
+Exactly once: what is about to be done is written down first (`Plan`), and again when the segments are there.
+If the archiver dies at any point, the next one finds the plan: it does the same again under the same names, or
+removes the logs that are left.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ DAMAGED: Final = ".damaged"
 # Enough that Spark reads them quickly, few enough that a segment is there soon.
 SEGMENT_ROWS: Final = 100_000
 SEGMENT_BYTES: Final = 256 * 1024 * 1024
+# Lives of brokers whose next number is remembered.
+LIVES: Final = 100
 
 
 class Plan(Struct, frozen=True):
@@ -46,6 +49,9 @@ class Plan(Struct, frozen=True):
     # The number that the next record of each life should have: a plan that is carried out again finds the
     # same holes.
     next: dict[str, int]
+    # Its segments are there: what is left to do is to remove the logs, of which some may be gone already.
+    is_written: bool = False
+    damaged: list[str] = []
 
 
 class State(Struct):
@@ -92,7 +98,11 @@ class Archiver:
             plan = Plan([path.name for path in logs], name, self._state.next)
             _write(self._state_file, self._state)
             _write(self._plan, plan)
-        return self._carry_out(plan)
+        report = Report(len(plan.logs))
+        if not plan.is_written:
+            plan, report = self._carry_out(plan)
+        self._clean_up(plan)
+        return report
 
     def _choose(self) -> list[Path]:
         chosen: list[Path] = []
@@ -107,10 +117,10 @@ class Archiver:
                 break
         return chosen
 
-    def _carry_out(self, plan: Plan) -> Report:
+    def _carry_out(self, plan: Plan) -> tuple[Plan, Report]:
         tables: list[pa.Table] = []
         damage: list[str] = []
-        damaged: list[Path] = []
+        damaged: list[str] = []
         expected = dict(plan.next)
         lost = 0
         for name in plan.logs:
@@ -119,12 +129,12 @@ class Archiver:
                 head, begin = read_head(path)
             except JournalDamaged as error:
                 damage.append(str(error))
-                damaged.append(path)
+                damaged.append(name)
                 continue
             for found in read_batches(path, begin):
                 if not isinstance(found, Batch):
                     damage.append(f"{path}: {found.what} at byte {found.offset}: {found.length} bytes")
-                    damaged.append(path)
+                    damaged.append(name)
                     continue
                 missing = found.first - expected.get(head.life, 1)
                 if missing > 0:
@@ -134,19 +144,24 @@ class Archiver:
                 tables.append(to_table(head, found.first, found.count, found.payload))
         paths = self._write_segments(plan.name, pa.concat_tables(tables)) if tables else ()
         # Lives follow one another; of each but the last few nothing more will come.
-        self._state.next = dict(list(expected.items())[-100:])
+        following = dict(list(expected.items())[-LIVES:])
+        done = msgspec.structs.replace(plan, next=following, is_written=True, damaged=damaged)
+        _write(self._plan, done)
+        rows = sum(table.num_rows for table in tables)
+        return done, Report(len(plan.logs), rows, lost, tuple(damage), paths)
+
+    def _clean_up(self, plan: Plan) -> None:
+        self._state.next = plan.next
         _write(self._state_file, self._state)
         for name in plan.logs:
             path = self._open / name
-            if path in damaged:
+            if name in plan.damaged:
                 with contextlib.suppress(FileNotFoundError):
                     path.rename(path.with_suffix(DAMAGED))
             else:
                 path.unlink(missing_ok=True)
         sync_folder(self._open)
         self._plan.unlink()
-        rows = sum(table.num_rows for table in tables)
-        return Report(len(plan.logs), rows, lost, tuple(damage), paths)
 
     def _hole(self, head: LogHead, batch: Batch, missing: int) -> pa.Table:
         """A row that stands for those that are missing before a batch."""

@@ -1,0 +1,206 @@
+"""The append log: what was written is read, damage costs only what it hits, and the writer never waits."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polybus.errors import JournalDamaged
+from polybus.journal import writer as writer_module
+from polybus.journal.log import (
+    FINISHED,
+    OPEN,
+    Batch,
+    Damage,
+    LogHead,
+    finish_leftovers,
+    log_files,
+    log_path,
+    read_batches,
+    read_head,
+    write_batch,
+    write_head,
+)
+from polybus.journal.writer import JournalWriter
+from support.waiting import until
+
+HEAD = LogHead("tested", "life", 1, 5.0, {"1": "ebus.frontend"})
+
+
+def log_of(path: Path, *batches: bytes) -> int:
+    head = write_head(HEAD)
+    path.write_bytes(head + b"".join(batches))
+    return len(head)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "1.log"
+    begin = log_of(path, write_batch(1, 2, b"ab"), write_batch(3, 1, b""), write_batch(9, 1, b"c"))
+    assert read_head(path) == (HEAD, begin)
+    found = [batch for batch in read_batches(path, begin) if isinstance(batch, Batch)]
+    assert [(batch.first, batch.count, batch.payload) for batch in found] == [
+        (1, 2, b"ab"),
+        (3, 1, b""),
+        (9, 1, b"c"),
+    ]
+
+
+def test_a_batch_that_was_cut_off_ends_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "1.log"
+    whole, cut = write_batch(1, 1, b"whole"), write_batch(2, 1, b"cut off")
+    for length in range(1, len(cut)):
+        begin = log_of(path, whole, cut[:length])
+        first, rest = read_batches(path, begin)
+        assert isinstance(first, Batch)
+        assert rest == Damage(begin + len(whole), length, rest.what)  # type: ignore[union-attr]
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_flipped_bit_costs_the_batch_that_it_hits_and_no_other(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "1.log"
+    batches = [write_batch(n * 10 + 1, 10, bytes([n]) * data.draw(st.integers(0, 50))) for n in range(5)]
+    begin = log_of(path, *batches)
+    content = bytearray(path.read_bytes())
+    bit = data.draw(st.integers(begin * 8, len(content) * 8 - 1))
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    found = list(read_batches(path, begin))
+    whole = [batch.first for batch in found if isinstance(batch, Batch)]
+    damage = [one for one in found if isinstance(one, Damage)]
+    hit = next(number for number in range(5) if bit // 8 < begin + sum(map(len, batches[: number + 1])))
+    assert whole == [n * 10 + 1 for n in range(5) if n != hit]
+    assert [one.length for one in damage] == [len(batches[hit])]
+
+
+def test_a_head_that_is_damaged_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "1.log"
+    head = write_head(HEAD)
+    for content in (b"", b"PBJ", head[:-1], head[:10] + b"\xff" + head[11:], b"something else entirely"):
+        path.write_bytes(content)
+        with pytest.raises(JournalDamaged):
+            read_head(path)
+
+
+def test_logs_of_an_earlier_life_are_finished(tmp_path: Path) -> None:
+    for number, suffix in ((3, FINISHED), (7, OPEN), (12, OPEN)):
+        log_path(tmp_path, number, suffix).write_bytes(b"")
+    (tmp_path / "notes.log").write_bytes(b"")
+    assert [path.name for path in finish_leftovers(tmp_path)] == ["000000000007.log", "000000000012.log"]
+    assert [path.stem for path in log_files(tmp_path)] == ["000000000003", "000000000007", "000000000012"]
+
+
+# -- the writer -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "journal" / "open"
+
+
+def open_writer(folder: Path, **settings: Any) -> JournalWriter:
+    writer = JournalWriter(folder, "tested", "life", {1: "ebus.frontend"}, sync_s=0.001, **settings)
+    writer.start()
+    return writer
+
+
+def records_in(folder: Path) -> Iterator[tuple[int, int, bytes]]:
+    for path in log_files(folder):
+        head, begin = read_head(path)
+        assert head.links == {"1": "ebus.frontend"}
+        for batch in read_batches(path, begin):
+            assert isinstance(batch, Batch)
+            yield batch.first, batch.count, batch.payload
+
+
+def test_everything_is_on_disk_when_it_ends(folder: Path) -> None:
+    writer = open_writer(folder)
+    for number in range(100):
+        writer.append(2, b"%04d" % number)
+    assert writer.stop() == 0
+    assert writer.state().written == 200
+    found = list(records_in(folder))
+    assert b"".join(payload for _, _, payload in found) == b"".join(b"%04d" % n for n in range(100))
+    assert found[0][0] == 1
+    assert not log_files(folder, OPEN)
+
+
+def test_large_logs_are_finished_and_numbers_go_on_after_a_restart(folder: Path) -> None:
+    for _ in range(2):
+        writer = open_writer(folder, roll_bytes=500)
+        for _ in range(10):
+            writer.append(1, bytes(300))
+            until(lambda writer=writer: not writer.state().waiting_bytes)
+        assert writer.stop() == 0
+    stems = [int(path.stem) for path in log_files(folder)]
+    assert stems == list(range(1, len(stems) + 1))
+    assert len(stems) >= 8
+
+
+def test_what_does_not_fit_is_counted_and_leaves_a_hole_in_the_numbers(folder: Path) -> None:
+    writer = JournalWriter(folder, "tested", "life", {1: "ebus.frontend"}, waiting_bytes=10)
+    writer.append(1, b"12345")
+    writer.append(3, b"678901")
+    writer.append(1, b"23456")
+    assert writer.state().lost == 3
+    writer.start()
+    assert writer.stop() == 3
+    assert [(first, count) for first, count, _ in records_in(folder)] == [(1, 1), (5, 1)]
+
+
+def test_a_full_disk_stops_nothing_and_the_journal_recovers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+    write = os.write
+
+    def refuse(file: int, data: Any) -> int:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data)
+
+    monkeypatch.setattr(writer_module.os, "write", refuse)
+    monkeypatch.setattr(writer_module, "RETRY_S", 0.001)
+    writer = open_writer(folder)
+    writer.append(4, b"lost")
+    until(lambda: writer.state().lost == 4)
+    assert "No space left" in writer.state().trouble
+    full = False
+    writer.append(1, b"kept")
+    until(lambda: writer.state().written == 1)
+    until(lambda: not writer.state().trouble)
+    assert writer.stop() == 4
+    assert list(records_in(folder)) == [(5, 1, b"kept")]
+
+
+def test_half_a_batch_is_taken_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk becomes full in the middle of a write: readers must not find the half."""
+    write, room = os.write, [10_000]
+
+    def some(file: int, data: Any) -> int:
+        part = bytes(data)[: room[0]]
+        if not part:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room[0] -= len(part)
+        return write(file, part)
+
+    monkeypatch.setattr(writer_module.os, "write", some)
+    monkeypatch.setattr(writer_module, "RETRY_S", 0.001)
+    writer = open_writer(folder)
+    writer.append(1, bytes(1000))
+    until(lambda: writer.state().written == 1)
+    writer.append(1, bytes(20_000))
+    until(lambda: writer.state().lost == 1)
+    room[0] = 1 << 30
+    writer.append(1, b"after")
+    assert writer.stop() == 1
+    assert [(first, len(payload)) for first, _, payload in records_in(folder)] == [(1, 1000), (3, 5)]
