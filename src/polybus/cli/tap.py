@@ -24,6 +24,7 @@ _STYLES: Final = {
     "subscribed": "magenta",
     "unsubscribed": "magenta",
     "worker_up": "green",
+    "offered": "green",
     "registered": "green",
     "retried": "yellow",
     "requeued": "yellow",

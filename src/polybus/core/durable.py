@@ -132,12 +132,11 @@ def conclude(
     """The end of a request that asked for something special: note it, keep it, tell whoever wants to know."""
     word: Answer | Refuse | None = answer if refusal is None else refusal
     assert word is not None
-    if refusal is not None and refusal.reason is Reason.STORE_UNAVAILABLE and not request.history:
+    if refusal is not None and _was_never_written(request, refusal.reason):
         _never_was(bus, request)
         return
-    is_job = request.durable or request.options.retries > 0
     dead = None
-    if refusal is not None and is_job and refusal.reason is not Reason.CANCELLED:
+    if refusal is not None and is_given_up(request, refusal.reason):
         if not bus.store_trouble or request.durable:
             entry = entry_of(bus, request)
             dead = ledger.DeadLetter(entry, bus.wall_at(now), str(refusal.reason), refusal.detail)
@@ -169,6 +168,16 @@ def conclude(
         keep_refusal(bus, request.client, refusal, now)
     if request.options.group:
         bus.member_ended(bus, request, now)
+
+
+def is_given_up(request: Request, reason: Reason) -> bool:
+    """Whether a request that ends with this reason becomes a dead letter: jobs do, unless somebody wanted it."""
+    is_job = request.durable or request.options.retries > 0
+    return is_job and reason is not Reason.CANCELLED and not _was_never_written(request, reason)
+
+
+def _was_never_written(request: Request, reason: Reason) -> bool:
+    return reason is Reason.STORE_UNAVAILABLE and not request.history
 
 
 def _never_was(bus: Tables, request: Request) -> None:

@@ -25,6 +25,11 @@ class Journal(Protocol):
     ) -> None:
         """Something happened to a request. `body` is what was sent with it."""
 
+    def note_dead(
+        self, request: Request, now: float, offset: float, reason: str, detail: str, body: Body
+    ) -> None:
+        """A request was given up, or nobody answered it in time. `body` is its own: it may be sent again."""
+
     def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None: ...
 
     def note(self, observed: Observed, offset: float) -> None:

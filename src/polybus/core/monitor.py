@@ -31,6 +31,7 @@ EVENTS: Final = {
     "node_down": "node_down",
     "denied": "node_denied",
     "worker_up": "worker_up",
+    "offered": "worker_up",
     "worker_down": "worker_down",
     "heartbeat_missed": "worker_lost",
     "scheduler_up": "scheduler_up",

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from polybus.core.actions import Answer, Drained, Refuse, Stop, Stream, new_answer
 from polybus.core.dispatching import feed, flow, park, refile, slot_back
-from polybus.core.durable import conclude, note_attempt
+from polybus.core.durable import conclude, is_given_up, note_attempt
 from polybus.core.lifecycle import (
     ANSWER,
     CANCEL,
@@ -311,6 +311,7 @@ def end(
             keep(bus, client, answer, now)
         elif refusal is not None:
             keep_refusal(bus, client, refusal, now)
+    sent = request.body
     if reason is not None and request.dispatched_at != now:
         # A worker may hold on to it for long; the body, which counts no more, goes now. (What was handed over
         # in this very turn is not written yet.)
@@ -320,6 +321,12 @@ def end(
     if bus.watched:
         why = "" if reason is None else str(reason)
         bus.observe_request(_STATE_NAMES[request.state], request, now, why, detail, body)
+        if (
+            bus.journal is not None
+            and reason is not None
+            and (reason is Reason.EXPIRED or is_given_up(request, reason))
+        ):
+            bus.journal.note_dead(request, now, bus.wall_offset, why, detail, sent)
     if bus.state is _DRAINING:
         look_whether_dry(bus)
 

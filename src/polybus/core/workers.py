@@ -100,7 +100,7 @@ def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
     service.roster.add(worker, weight)
     if bus.bridging is not None:
         bus.bridging.settle(service.name, now)
-    bus.observe("worker_up", now, worker=event.worker, worker_voice=event.voice, service=event.service)
+    bus.observe("offered", now, worker=event.worker, worker_voice=event.voice, service=event.service)
     dispatching.feed(bus, worker, now)
 
 
@@ -198,7 +198,16 @@ def _detach(bus: Bus, worker: Worker, why: str, now: float) -> None:
         service.roster.discard(worker)
     if bus.bridging is not None:
         bus.bridging.left(worker, why, now)
-    bus.observe("worker_down", now, worker=worker.address, worker_voice=worker.voice, reason=why)
+    bus.observe(
+        "worker_down",
+        now,
+        worker=worker.address,
+        worker_voice=worker.voice,
+        service=b",".join(service.name for service in worker.offers),
+        reason=why,
+        # When it came: readers need not look for that.
+        accepted_at=worker.since,
+    )
 
 
 # -- dialling ---------------------------------------------------------------------------------

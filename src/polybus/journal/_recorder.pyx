@@ -12,7 +12,15 @@ from libc.string cimport memcpy
 
 from polybus.core.records cimport Client, Request, Service, Worker
 
-from polybus.journal.record import DETAIL_MAX, DIALECT_NUMBERS, WHAT_NUMBERS, write_observed
+from polybus.journal.record import (
+    DETAIL_MAX,
+    DIALECT_NUMBERS,
+    WHAT_NUMBERS,
+    kept_of,
+    options_text,
+    write_observed,
+    write_request,
+)
 
 cdef enum:
     HEAD = 48
@@ -116,7 +124,6 @@ cdef class CompiledRecorder:
         if kept is not None:
             size += 2 + 4 * len(kept) + body_size
         begin = at = self._reserve(size)
-        _u32(at, size - 4)
         at[4] = <char> <int> _WHATS[what]
         at[5] = <char> <int> (0 if request.voice is None else _DIALECTS.get(request.voice.dialect, 0))
         at[6] = <char> <int> (0 if worker is None or worker.voice is None else _DIALECTS.get(worker.voice.dialect, 0))
@@ -145,6 +152,8 @@ cdef class CompiledRecorder:
         at += 4
         if kept is not None:
             at = _frames(at, kept)
+        # A name that is too long was cut.
+        _u32(begin, at - begin - 4)
         self.used += at - begin
         self.count += 1
 
@@ -162,7 +171,6 @@ cdef class CompiledRecorder:
         if kept is not None:
             size += 2 + 4 * len(kept) + body_size
         begin = at = self._reserve(size)
-        _u32(at, size - 4)
         at[4] = <char> <int> _WHATS["published"]
         at[5] = at[6] = 0
         at[7] = kept is not None
@@ -186,12 +194,21 @@ cdef class CompiledRecorder:
         at += 8
         if kept is not None:
             at = _frames(at, kept)
+        _u32(begin, at - begin - 4)
         self.used += at - begin
         self.count += 1
 
     def note(self, observed, double offset):
         """Something else that happened."""
-        cdef bytes record = write_observed(observed, offset, self.body_bytes)
+        self._append(write_observed(observed, offset, self.body_bytes, self.keeps_bodies))
+
+    def note_dead(self, Request request, double now, double offset, str reason, str detail, list body):
+        """A request was given up or expired, which is rare; `body` is its own."""
+        kept = kept_of(body, request.service.name, self.body_bytes, self.keeps_bodies)
+        text = options_text(request.options)
+        self._append(write_request("dead", request, now, offset, reason, detail, body, kept, text))
+
+    cdef _append(self, bytes record):
         cdef Py_ssize_t size = PyBytes_GET_SIZE(record)
         memcpy(self._reserve(size), PyBytes_AS_STRING(record), size)
         self.used += size
@@ -205,8 +222,7 @@ cdef class CompiledRecorder:
 
 
 cdef char *_text(char *at, bytes text) except NULL:
-    # Names come from frames of at most 255 bytes; the length cannot run over.
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
+    cdef Py_ssize_t size = min(PyBytes_GET_SIZE(text), <Py_ssize_t> SHORT_MAX)
     _u16(at, size)
     memcpy(at + 2, PyBytes_AS_STRING(text), size)
     return at + 2 + size

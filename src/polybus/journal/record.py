@@ -28,12 +28,15 @@ The number of a thing that happened never changes its meaning; new ones are adde
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, structs
 
 from polybus.core.actions import Observed
+from polybus.core.model import Body, JobOptions
+from polybus.core.records import Request
 from polybus.errors import JournalDamaged
 
 WHATS: Final = (
@@ -87,6 +90,8 @@ WHATS: Final = (
     "hole",
     # What has no number of its own yet: its name is in front of the detail.
     "other",
+    # A worker offers one more service.
+    "offered",
 )
 WHAT_NUMBERS: Final = {name: number for number, name in enumerate(WHATS)}
 DIALECTS: Final = ("", "ebus", "emqp", "mdp1", "mdp2", "mdr", "dbp", "bridge", "broker", "none")
@@ -176,7 +181,67 @@ def microseconds(seconds: float) -> int:
     return int(seconds * 1e6 + 0.5)
 
 
-def write_observed(observed: Observed, offset: float, body_bytes: int) -> bytes:
+def write_request(
+    what: str,
+    request: Request,
+    now: float,
+    offset: float,
+    reason: str,
+    detail: str,
+    body: Body | None,
+    kept: tuple[bytes, ...] | None,
+    headers: str = "",
+) -> bytes:
+    """The record of something that happened to a request; `kept` is what is kept of the body."""
+    link, client = request.client.address
+    worker = request.worker
+    return write_row(
+        Row(
+            what,
+            microseconds(now + offset),
+            "" if request.voice is None else request.voice.dialect,
+            "" if worker is None or worker.voice is None else worker.voice.dialect,
+            microseconds(request.accepted_at + offset),
+            microseconds(request.dispatched_at + offset) if request.dispatched_at else 0,
+            request.size,
+            0 if body is None else sum(map(len, body)),
+            request.attempt,
+            link if 0 <= link < NO_LINK else NO_LINK,
+            NO_LINK if worker is None else worker.address[0],
+            request.token,
+            request.request_id,
+            request.service.name,
+            bytes(client),
+            b"" if worker is None else bytes(worker.address[1]),
+            reason,
+            detail,
+            headers,
+            kept,
+        )
+    )
+
+
+def options_text(options: JobOptions) -> str:
+    """What a client asked for besides running its request, as JSON; empty if it was nothing. Jobs that follow
+    are left out if they are too long to be kept."""
+    facts = {
+        name: value
+        for name, default in zip(options.__struct_fields__, options.__struct_defaults__, strict=True)
+        if (value := getattr(options, name)) != default
+    }
+    if "then" in facts:
+        facts["then"] = [spec.decode(errors="replace") for spec in options.then]
+    if "group" in facts:
+        facts["group"] = options.group.decode(errors="replace")
+    text = msgspec.json.encode(facts).decode() if facts else ""
+    if len(text) > DETAIL_MAX and options.then:
+        return options_text(structs.replace(options, then=()))
+    return text if len(text) <= DETAIL_MAX else ""
+
+
+def write_observed(
+    observed: Observed, offset: float, body_bytes: int, keeps_bodies: Callable[[bytes], bool] | None = None
+) -> bytes:
     """The record of something that happens rarely."""
     client, worker = observed.client, observed.worker
     known = observed.what in WHAT_NUMBERS
@@ -202,9 +267,18 @@ def write_observed(observed: Observed, offset: float, body_bytes: int) -> bytes:
             observed.reason,
             observed.detail if known else f"{observed.what}: {observed.detail}",
             "",
-            None if body is None else body_of(body, body_bytes),
+            kept_of(body, observed.service, body_bytes, keeps_bodies),
         )
     )
+
+
+def kept_of(
+    body: Body | None, name: bytes, limit: int, keeps_bodies: Callable[[bytes], bool] | None
+) -> tuple[bytes, ...] | None:
+    """What is kept of a body that is about a service or topic of this name."""
+    if body is None or (keeps_bodies is not None and not keeps_bodies(name)):
+        return None
+    return body_of(body, limit)
 
 
 def read_rows(payload: bytes) -> Iterator[Row]:

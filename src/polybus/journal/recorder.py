@@ -13,7 +13,15 @@ from typing import Any, Final, Protocol
 from polybus.core.actions import Observed
 from polybus.core.model import Body
 from polybus.core.records import Request
-from polybus.journal.record import NO_LINK, Row, body_of, microseconds, write_observed, write_row
+from polybus.journal.record import (
+    Row,
+    kept_of,
+    microseconds,
+    options_text,
+    write_observed,
+    write_request,
+    write_row,
+)
 
 
 class Recorder(Protocol):
@@ -36,6 +44,11 @@ class Recorder(Protocol):
         body: Body | None,
     ) -> None:
         """Something that happened to a request; `body` is what this record is about."""
+
+    def note_dead(
+        self, request: Request, now: float, offset: float, reason: str, detail: str, body: Body
+    ) -> None:
+        """A request was given up or expired; `body` is its own."""
 
     def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None: ...
 
@@ -70,31 +83,15 @@ class PlainRecorder:
         detail: str,
         body: Body | None,
     ) -> None:
-        link, client = request.client.address
-        worker = request.worker
-        row = Row(
-            what,
-            microseconds(now + offset),
-            "" if request.voice is None else request.voice.dialect,
-            "" if worker is None or worker.voice is None else worker.voice.dialect,
-            microseconds(request.accepted_at + offset),
-            microseconds(request.dispatched_at + offset) if request.dispatched_at else 0,
-            request.size,
-            0 if body is None else sum(map(len, body)),
-            request.attempt,
-            link if 0 <= link < NO_LINK else NO_LINK,
-            NO_LINK if worker is None else worker.address[0],
-            request.token,
-            request.request_id,
-            request.service.name,
-            bytes(client),
-            b"" if worker is None else bytes(worker.address[1]),
-            reason,
-            detail,
-            "",
-            self._kept(request.service.name, body),
-        )
-        self._records.append(write_row(row))
+        kept = self._kept(request.service.name, body)
+        self._records.append(write_request(what, request, now, offset, reason, detail, body, kept))
+
+    def note_dead(
+        self, request: Request, now: float, offset: float, reason: str, detail: str, body: Body
+    ) -> None:
+        kept = self._kept(request.service.name, body)
+        text = options_text(request.options)
+        self._records.append(write_request("dead", request, now, offset, reason, detail, body, kept, text))
 
     def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None:
         kept = self._kept(topic, body)
@@ -103,12 +100,10 @@ class PlainRecorder:
         self._records.append(write_row(row))
 
     def _kept(self, name: bytes, body: Body | None) -> tuple[bytes, ...] | None:
-        if body is None or (self.keeps_bodies is not None and not self.keeps_bodies(name)):
-            return None
-        return body_of(body, self.body_bytes)
+        return kept_of(body, name, self.body_bytes, self.keeps_bodies)
 
     def note(self, observed: Observed, offset: float) -> None:
-        self._records.append(write_observed(observed, offset, self.body_bytes))
+        self._records.append(write_observed(observed, offset, self.body_bytes, self.keeps_bodies))
 
     def take(self) -> tuple[int, bytes]:
         records, self._records = self._records, []

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.core.actions import Observed
-from polybus.core.model import PLAIN_CALL, Heartbeat
+from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions
 from polybus.core.records import Client, Request, Service, Worker, new_request
 from polybus.errors import JournalDamaged
 from polybus.journal import columns
@@ -38,6 +38,9 @@ class Speaks:
 names = st.binary(max_size=255)
 texts = st.text(max_size=40)
 times = st.floats(0, 1e6)
+options = st.sampled_from(
+    [PLAIN_CALL, JobOptions(guarantee=True, retries=3, then=(b'{"service": "next"}', b"\xff"), group=b"g")]
+)
 bodies = st.none() | st.lists(st.binary(max_size=300), max_size=4)
 
 
@@ -55,7 +58,7 @@ def requests(draw: st.DrawFn) -> Request:
         Service(draw(names)),
         body,
         size,
-        PLAIN_CALL,
+        draw(options),
         draw(times),
         2e6,
     )
@@ -70,6 +73,7 @@ def requests(draw: st.DrawFn) -> Request:
 
 happenings = st.lists(
     st.tuples(st.just("request"), st.sampled_from(WHATS), requests(), times, texts, texts, bodies)
+    | st.tuples(st.just("dead"), requests(), times, texts, texts)
     | st.tuples(st.just("published"), names, st.lists(st.binary(max_size=300), max_size=3), times),
     max_size=5,
 )
@@ -80,6 +84,9 @@ def record(recorder: Recorder, happened: list[Any], offset: float) -> tuple[int,
         if kind == "request":
             name, request, now, reason, detail, body = what
             recorder.note_request(name, request, now, offset, reason, detail, body)
+        elif kind == "dead":
+            request, now, reason, detail = what
+            recorder.note_dead(request, now, offset, reason, detail, request.body)
         else:
             topic, body, now = what
             recorder.note_published(topic, body, now, offset)
