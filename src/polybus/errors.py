@@ -160,3 +160,14 @@ class StoreDamaged(StoreError):
 
 class JournalDamaged(PolybusError):
     """What is in the journal is not what was written. What is whole can still be read."""
+
+
+class JournalMissing(PolybusError):
+    """There is no journal in a folder, or nothing in it of what was asked for."""
+
+
+class JournalMoved(PolybusError):
+    """Files of the journal were compacted or removed while they were read; reading once more helps."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(f"{path} was compacted or removed while it was read; run the command again")

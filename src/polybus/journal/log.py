@@ -90,19 +90,28 @@ def write_batch(first: int, count: int, payload: bytes) -> bytes:
 def read_head(path: Path) -> tuple[LogHead, int]:
     """The head of a file, and where its batches begin."""
     with path.open("rb") as file:
-        start = file.read(len(MAGIC) + _LENGTH.size)
-        if len(start) < len(MAGIC) + _LENGTH.size or not start.startswith(MAGIC):
-            raise JournalDamaged(f"{path} does not begin like a log of the journal")
-        length, crc = _LENGTH.unpack_from(start, len(MAGIC))
-        text = file.read(length) if length <= MAX_HEAD_BYTES else b""
+        return parse_head(file.read(len(MAGIC) + _LENGTH.size + MAX_HEAD_BYTES), str(path))
+
+
+def parse_head(data: bytes, name: str) -> tuple[LogHead, int]:
+    """The head of a file that begins with this data, and where its batches begin."""
+    begin = len(MAGIC) + _LENGTH.size
+    if len(data) < begin or not data.startswith(MAGIC):
+        raise JournalDamaged(f"{name} does not begin like a log of the journal")
+    length, crc = _LENGTH.unpack_from(data, len(MAGIC))
+    text = data[begin : begin + length] if length <= MAX_HEAD_BYTES else b""
     if len(text) != length or crc32(text) != crc:
-        raise JournalDamaged(f"the head of {path} is damaged: nobody can tell which broker wrote it")
-    return _HEAD.decode(text), len(start) + length
+        raise JournalDamaged(f"the head of {name} is damaged: nobody can tell which broker wrote it")
+    return _HEAD.decode(text), begin + length
 
 
 def read_batches(path: Path, begin: int) -> Iterator[Batch | Damage]:
     """The batches of a file from a place on, and what is damaged between them."""
-    data = path.read_bytes()
+    return split_batches(path.read_bytes(), begin)
+
+
+def split_batches(data: bytes, begin: int) -> Iterator[Batch | Damage]:
+    """The same of what was read already."""
     at = begin
     while at < len(data):
         found = _batch_at(data, at)

@@ -1,0 +1,223 @@
+"""Reading the journal: every row exactly once, whatever the archiver is doing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from polybus.errors import JournalMissing, JournalMoved
+from polybus.journal import archiver as archiver_module
+from polybus.journal import reader
+from polybus.journal.archiver import SEGMENTS
+from polybus.journal.log import OPEN
+from polybus.journal.reader import COMPACTED, find_journal, read_rows, segment_files
+from polybus.journal.record import Row
+from support.journals import HOUR_US, NOON_US, Logs, archive, everything
+
+
+def rows(first: int, count: int, step_us: int = 1000) -> list[Row]:
+    return [Row("accepted", NOON_US + n * step_us, token=b"t%d" % n) for n in range(first, first + count)]
+
+
+def numbers(journal: Path, **wanted: Any) -> list[int]:
+    return [row["seq"] for row in everything(journal, **wanted)]
+
+
+def at(us: int) -> datetime:
+    return datetime.fromtimestamp(us / 1e6, UTC)
+
+
+def test_segments_and_logs_are_one_journal(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 10))
+    logs.archive()
+    logs.write(rows(10, 10))
+    logs.write(rows(20, 5), suffix=OPEN)
+    assert numbers(tmp_path) == list(range(1, 26))
+    logs.archive()
+    assert numbers(tmp_path) == list(range(1, 26))
+
+
+def test_only_what_is_asked_for(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 6, HOUR_US // 2))
+    logs.archive()
+    logs.write(rows(6, 2, HOUR_US // 2))
+    hour = at(NOON_US + HOUR_US)
+    assert numbers(tmp_path, since=hour, until=at(NOON_US + 3 * HOUR_US)) == [3, 4, 5, 6]
+    assert numbers(tmp_path, since=at(NOON_US + 3 * HOUR_US)) == [7, 8]
+    assert numbers(tmp_path, where=pc.field("token") == "t6") == [7]
+    found = everything(tmp_path, where=pc.field("token") == "t1", columns=["token"])
+    assert found == [{"token": "t1"}]
+
+
+def test_files_of_other_hours_are_not_opened(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 2, HOUR_US))
+    logs.archive()
+    first, _ = segment_files(tmp_path)
+    first.write_bytes(b"not read")
+    assert numbers(tmp_path, since=at(NOON_US + HOUR_US)) == [2]
+
+
+def test_a_hole_has_a_row_before_the_archiver_makes_one(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 3))
+    logs.skip(4)
+    logs.write(rows(7, 1))
+    before = everything(tmp_path)
+    logs.archive()
+    assert everything(tmp_path) == before
+    assert [(row["what"], row["seq"], row["size"]) for row in before[3:]] == [
+        ("hole", 7, 4),
+        ("accepted", 8, 0),
+    ]
+
+
+class Killed(BaseException):
+    """The archiver is gone at this point."""
+
+
+def test_once_at_every_step_of_the_archiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archiver dies before each step; the journal is read then, and again when the next one has worked."""
+    steps = 0
+    while True:
+        journal = tmp_path / str(steps)
+        logs = Logs(journal)
+        for number in range(3):
+            logs.write(rows(number * 4, 4, HOUR_US // 5))
+        logs.write(rows(12, 2, HOUR_US // 5), suffix=OPEN)
+        left = [steps]
+
+        def dying(function: Any, left: list[int] = left) -> Any:
+            def step(*args: Any, **more: Any) -> Any:
+                if left[0] == 0:
+                    raise Killed
+                left[0] -= 1
+                return function(*args, **more)
+
+            return step
+
+        with monkeypatch.context() as patch:
+            for owner, name in (
+                (Path, "rename"),
+                (Path, "unlink"),
+                (os, "fsync"),
+                (archiver_module.pq, "write_table"),
+            ):
+                patch.setattr(owner, name, dying(getattr(owner, name)))
+            try:
+                archive(journal)
+                survived = True
+            except Killed:
+                survived = False
+        assert numbers(journal) == list(range(1, 15)), steps
+        archive(journal)
+        assert numbers(journal) == list(range(1, 15)), steps
+        if survived:
+            break
+        steps += 1
+    assert steps > 15
+
+
+def test_what_is_archived_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 3))
+    listed = reader.segment_files
+
+    def archived_meanwhile(journal: Path) -> list[Path]:
+        found = listed(journal)
+        archive(journal)
+        return found
+
+    monkeypatch.setattr(reader, "segment_files", archived_meanwhile)
+    assert numbers(tmp_path) == [1, 2, 3]
+    monkeypatch.undo()
+    # Listed as logs, read when they are gone.
+    logs.write(rows(3, 3))
+    read = read_rows(tmp_path)
+    first = next(read)
+    archive(tmp_path)
+    rest = list(read)
+    assert first.num_rows + sum(table.num_rows for table in rest) == 6
+
+
+def merge(journal: Path, paths: list[Path]) -> Path:
+    """As compaction does."""
+    first, last = (path.name.split("-")[0] for path in (paths[0], paths[-1]))
+    folder = journal / COMPACTED / paths[0].parent.relative_to(journal / SEGMENTS)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{first}-{last}-00c0ffee.parquet"
+    pq.write_table(pq.read_table([str(path) for path in paths], partitioning=None), path)
+    return path
+
+
+def test_compacted_segments_count_once(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    for number in range(4):
+        logs.write(rows(number * 5, 5))
+        logs.archive()
+    landed = segment_files(tmp_path)
+    assert len(landed) == 4
+    merged = merge(tmp_path, landed[:3])
+    assert segment_files(tmp_path) == [merged, landed[3]]
+    landed[1].unlink()
+    hidden = merged.with_name(".half.parquet")
+    hidden.write_bytes(b"being written")
+    assert segment_files(tmp_path) == [merged, landed[3]]
+    assert numbers(tmp_path) == list(range(1, 21))
+
+
+def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    for number in range(2):
+        logs.write(rows(number * 5, 5))
+        logs.archive()
+    segment_files(tmp_path)[0].write_bytes(b"PAR1 no")
+    broken = logs.write(rows(10, 5))
+    content = bytearray(broken.read_bytes())
+    content[-3] ^= 1
+    broken.write_bytes(content)
+    logs.write(rows(15, 5))
+    headless = logs.write(rows(20, 1))
+    headless.write_bytes(b"nothing")
+    told: list[str] = []
+    assert numbers(tmp_path, damage=told.append) == [*range(6, 11), 15, *range(16, 21)]
+    assert [str(broken) in text or str(headless) in text or SEGMENTS in text for text in told] == [True] * 3
+
+
+def test_a_segment_that_disappears_is_no_damage(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    for number in range(2):
+        logs.write(rows(number * 5, 5))
+        logs.archive()
+    read = read_rows(tmp_path)
+    next(read)
+    shutil.rmtree(tmp_path / SEGMENTS)
+    with pytest.raises(JournalMoved, match="again"):
+        list(read)
+
+
+def test_a_log_that_was_just_begun(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 5))
+    path = logs.write(rows(5, 5), suffix=OPEN)
+    whole = path.read_bytes()
+    for size in (0, 5, len(whole) - 3):
+        path.write_bytes(whole[:size])
+        assert numbers(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_where_the_journal_is(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    Logs(journal).write(rows(0, 1))
+    assert find_journal(tmp_path) == find_journal(journal) == journal
+    with pytest.raises(JournalMissing, match=r"journal\.enabled"):
+        find_journal(tmp_path / "elsewhere")
