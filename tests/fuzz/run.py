@@ -38,6 +38,7 @@ SETTINGS: dict[str, object] = {
     "emqp.expiry_s": 10,
     "ebus.expiry_s": 10,
     "limits.replies_age_s": 3,
+    "jobs.results_age_s": 3,
     "limits.replies_bytes": 8_000_000,
     "limits.idle_service_s": 3,
     "limits.topics_counted": 100,
@@ -188,6 +189,7 @@ def fuzz(broker: LiveBroker, seconds: float, seed: int) -> tuple[int, list[str],
         problems.append(f"{type(error).__name__}: {error}")
         if broker.is_alive:
             problems.append(f"tables: {broker.ask('status', timeout_s=30)}")
+            problems.append(f"requests: {broker.ask('requests', timeout_s=30)}")
     finally:
         fuzzer.close()
         report = stop_traffic(traffic) or report
