@@ -13,6 +13,7 @@ from msgspec import structs
 from polybus.core.actions import Accept, Refuse
 from polybus.core.dispatching import dispatch, release
 from polybus.core.durable import addressed, note_accepted, tell_again, when_accepted
+from polybus.core.ledger import GUARANTEED
 from polybus.core.lifecycle import QUEUE, BusState
 from polybus.core.model import PLAIN_CALL, Address, Body, JobOptions, QueuePolicy, Reason
 from polybus.core.records import Alarm, Client, Request, Service, new_request
@@ -187,7 +188,8 @@ def accept(
     if delay_s:
         request.alarm = Alarm(request)
         bus.alarms.set(request.alarm, now + delay_s)
-    bus.observe_request("accepted", request, now, "", "", body)
+    # Whoever checks the journal must know what was to survive.
+    bus.observe_request("accepted", request, now, GUARANTEED if options.guarantee else "", "", body)
     if options.guarantee:
         note_accepted(bus, request, receipt, bus.wall_at(now + delay_s) if delay_s else 0.0, promised)
         return request

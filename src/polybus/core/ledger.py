@@ -23,6 +23,8 @@ from polybus.core.model import JobOptions, Reason
 # failed attempts are left out, as many as its number says.
 REVIVED: Final = "revived"
 LEFT_OUT: Final = "left_out"
+# In the journal: a request that was accepted must not get lost.
+GUARANTEED: Final = "guaranteed"
 # Every step of a job writes its whole history down, and a job may be tried a million times.
 HISTORY: Final = 100
 

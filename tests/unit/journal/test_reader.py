@@ -86,7 +86,7 @@ class Killed(BaseException):
 
 
 def test_once_at_every_step_of_the_archiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The archiver dies before each step; the journal is read then, and again when the next one has worked."""
+    """The archiver dies before each step; it is read then, and again after the next one."""
     steps = 0
     while True:
         journal = tmp_path / str(steps)
