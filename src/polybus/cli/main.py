@@ -12,9 +12,22 @@ from typing import Annotated
 
 import typer
 
-from polybus.cli import discover, jobs, logs, operate, schedule, scheduler, start, talk, top, topics, worker
+from polybus.cli import (
+    discover,
+    jobs,
+    logs,
+    operate,
+    pipeline,
+    schedule,
+    scheduler,
+    start,
+    talk,
+    top,
+    topics,
+    worker,
+)
 from polybus.cli.bridges import BRIDGES_EXAMPLES, bridges
-from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK, WrongUse, examples
+from polybus.cli.options import ACT, FIRST, HISTORY, LOOK, TALK, WORK, WrongUse, examples
 from polybus.errors import PolybusError
 
 INTERRUPTED = 130
@@ -81,24 +94,33 @@ for panel, name, command, epilog in (
     app.command(name, help=paragraphs(command.__doc__), epilog=epilog, rich_help_panel=panel)(command)
 
 
-for title, group, text, group_epilog in (
+for group_panel, title, group, text, group_epilog in (
     (
+        WORK,
         "jobs",
         jobs.COMMANDS,
         "Jobs: what is queued, running or waiting, what failed for good, and what to do about it.",
         examples("polybus jobs ls", "polybus jobs dead", "polybus jobs show 5f3a9c01-17"),
     ),
     (
+        WORK,
         "schedule",
         schedule.COMMANDS,
         "Schedules: jobs that the broker starts again and again, by interval or by cron.",
         examples("polybus schedule add cleanup '' --every 10m", "polybus schedule ls"),
     ),
+    (
+        HISTORY,
+        "pipeline",
+        pipeline.COMMANDS,
+        "Tables of what happened, made of the journal by Spark: build them, keep them, look at them.",
+        examples("polybus pipeline build", "polybus pipeline show service_metrics"),
+    ),
 ):
     commands = typer.Typer(help=text, epilog=group_epilog, rich_markup_mode="rich")
     for verb, action, verb_epilog in group:
         commands.command(verb, help=paragraphs(action.__doc__), epilog=verb_epilog)(action)
-    app.add_typer(commands, name=title, rich_help_panel=WORK)
+    app.add_typer(commands, name=title, rich_help_panel=group_panel)
 
 
 def main() -> None:

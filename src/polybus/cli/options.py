@@ -18,6 +18,7 @@ TALK: Final = "Talk to services and topics"
 WORK: Final = "Jobs and schedules"
 LOOK: Final = "Look into a running broker"
 ACT: Final = "Act on a running broker"
+HISTORY: Final = "What happened: the journal and its tables"
 
 
 class WrongUse(PolybusError):

@@ -1,0 +1,225 @@
+"""`polybus pipeline`: tables of what happened, made of the journal by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from polybus.cli.options import Json, WrongUse, examples
+
+if TYPE_CHECKING:
+    from polybus.spark.batches import Batch
+    from polybus.spark.pipeline import Pipeline
+
+DATA_DIR: Final = Path("var")
+DataDir = Annotated[
+    Path, typer.Option("--data-dir", help="The data directory of the broker: its journal, and our tables.")
+]
+Journal = Annotated[
+    str,
+    typer.Option(
+        "--journal",
+        metavar="PLACE",
+        help="The journal, if it is elsewhere: a folder, or any URI Spark reads.",
+    ),
+]
+Tables = Annotated[
+    str, typer.Option("--tables", metavar="PLACE", help="The tables, if they are to be elsewhere.")
+]
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        metavar="MASTER",
+        envvar="POLYBUS_SPARK_MASTER",
+        show_envvar=True,
+        help="Where Spark runs: local[*] is this machine, spark://HOST:PORT a cluster.",
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's, as often as needed."),
+]
+
+BUILD_EXAMPLES = examples(
+    "polybus pipeline build",
+    "polybus pipeline build --data-dir var/second --master spark://10.0.0.7:7077",
+    "polybus pipeline build --journal /srv/bus/journal --tables /srv/bus/tables",
+)
+RUN_EXAMPLES = examples("polybus pipeline run", "polybus pipeline run --every 5")
+REBUILD_EXAMPLES = examples("polybus pipeline rebuild")
+SHOW_EXAMPLES = examples(
+    "polybus pipeline show",
+    "polybus pipeline show service_metrics --limit 5",
+    "polybus pipeline show alerts --json",
+)
+
+
+def build(
+    data_dir: DataDir = DATA_DIR,
+    journal: Journal = "",
+    tables: Tables = "",
+    master: Master = "local[*]",
+    conf: Conf = None,
+    json_: Json = False,
+) -> None:
+    """Bring the tables up to date with the journal, once.
+
+    What is in the tables already is not read again. It can be interrupted at any point, also by kill -9: the
+    next run goes on where this one was, and no row is lost or doubled.
+    """
+    _work(lambda pipeline: pipeline.build(), data_dir, journal, tables, master, conf, json_)
+
+
+def run(
+    data_dir: DataDir = DATA_DIR,
+    journal: Journal = "",
+    tables: Tables = "",
+    master: Master = "local[*]",
+    every: Annotated[
+        float,
+        typer.Option("--every", min=0.1, metavar="SECONDS", help="How often to look for something new."),
+    ] = 1.0,
+    conf: Conf = None,
+    json_: Json = False,
+) -> None:
+    """Keep the tables up to date, until Ctrl-C or SIGTERM."""
+    import signal
+
+    def follow(pipeline: Pipeline) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: pipeline.stop())
+        pipeline.run(every)
+
+    _work(follow, data_dir, journal, tables, master, conf, json_)
+
+
+def rebuild(
+    data_dir: DataDir = DATA_DIR,
+    journal: Journal = "",
+    tables: Tables = "",
+    master: Master = "local[*]",
+    conf: Conf = None,
+    json_: Json = False,
+) -> None:
+    """Throw the tables away and make them from everything that the journal still has."""
+
+    def again(pipeline: Pipeline) -> None:
+        pipeline.forget()
+        pipeline.build()
+
+    _work(again, data_dir, journal, tables, master, conf, json_)
+
+
+def show(
+    table: Annotated[
+        str, typer.Argument(metavar="[TABLE]", help="Which table; without it: all, and how large they are.")
+    ] = "",
+    data_dir: DataDir = DATA_DIR,
+    tables: Tables = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many rows, the newest.")] = 20,
+    json_: Json = False,
+) -> None:
+    """Print a table, or what tables there are. This needs no Spark."""
+    from polybus.cli.pipeline_show import print_table, print_tables
+
+    place = tables or str(data_dir / "tables")
+    if table:
+        print_table(place, table, limit, json_)
+    else:
+        print_tables(place, json_)
+
+
+def _work(
+    task: Callable[[Pipeline], None],
+    data_dir: Path,
+    journal: str,
+    tables: str,
+    master: str,
+    conf: list[str] | None,
+    json_: bool,
+) -> None:
+    from polybus.cli.output import say
+    from polybus.spark.session import open_session, require_spark
+
+    require_spark()
+    settings = dict(_setting(text) for text in conf or ())
+    journal = journal or str((data_dir / "journal").absolute())
+    tables = tables or str((data_dir / "tables").absolute())
+    say(f"starting Spark ({master}); journal {journal}, tables {tables}")
+    spark = open_session(master, "polybus pipeline", settings)
+    from polybus.spark.pipeline import Pipeline
+
+    progress = _Progress(json_)
+    try:
+        task(Pipeline(spark, journal, tables, watch=progress.tell))
+    finally:
+        spark.stop()
+    progress.end()
+
+
+class _Progress:
+    """A line for each batch."""
+
+    def __init__(self, json_: bool) -> None:
+        self._json = json_
+        self._batches = 0
+        self._rows = 0
+
+    def tell(self, batch: Batch) -> None:
+        import time
+
+        from polybus.cli.output import print_json, say
+
+        self._batches += 1
+        self._rows += batch.rows
+        lag_s = batch.lag_s(time.time())
+        if self._json:
+            facts: dict[str, Any] = {
+                "batch": batch.number,
+                "rows": batch.rows,
+                "rows_per_s": round(batch.rate, 1),
+                "seconds": round(batch.seconds, 3),
+                "lag_s": round(lag_s, 3),
+                "tables": batch.tables,
+            }
+            print_json(facts)
+        else:
+            speed = f"{batch.rows:,} rows in {batch.seconds:.1f} s ({batch.rate:,.0f} a second)"
+            say(f"batch {batch.number}: {speed}, {_span(lag_s)} behind")
+
+    def end(self) -> None:
+        from polybus.cli.output import say
+
+        if self._json:
+            return
+        if self._batches:
+            say(f"the tables have {self._rows:,} more rows of the journal, in {self._batches} batches")
+        else:
+            say("nothing new in the journal: the tables are up to date")
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise WrongUse(
+            f"--conf {text!r} is no setting: write NAME=VALUE, as in spark.sql.shuffle.partitions=8"
+        )
+    return name, value
+
+
+COMMANDS: Final = (
+    ("build", build, BUILD_EXAMPLES),
+    ("run", run, RUN_EXAMPLES),
+    ("rebuild", rebuild, REBUILD_EXAMPLES),
+    ("show", show, SHOW_EXAMPLES),
+)

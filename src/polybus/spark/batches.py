@@ -1,0 +1,174 @@
+"""Batches of the journal's rows become changes of tables.
+
+The tables remember which batches they have (see `tables`), so a batch that is interrupted anywhere and
+processed again changes nothing twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from msgspec import Struct
+from pyspark.sql import functions as F
+
+from polybus.spark import transforms
+from polybus.spark.rules import Rules
+from polybus.spark.schema import (
+    ALERTS,
+    CALLS,
+    DEAD_LETTERS,
+    LAST_VALUES,
+    LOGS,
+    MINUTE_S,
+    SERVICE_METRICS,
+    TOPICS,
+    TRACES,
+    WORKERS,
+    Kind,
+    Table,
+)
+from polybus.spark.tables import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TERMINAL: Final = frozenset(transforms.TERMINAL)
+# A batch takes up to so many tables at once: while one waits for the disk, another computes.
+AT_ONCE: Final = 3
+
+
+class Batch(Struct, frozen=True):
+    """What was in a batch, for whoever watches."""
+
+    number: int
+    rows: int
+    seconds: float
+    # The time of its newest row, and the number of the newest segment.
+    newest: datetime
+    upto: str
+    # How many rows each table got; not all tables tell.
+    tables: dict[str, int] = {}
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    def lag_s(self, now: float) -> float:
+        return max(0.0, now - self.newest.timestamp())
+
+
+class Maker(Struct, frozen=True):
+    """How a table is made of a batch, and of which rows."""
+
+    table: Table
+    needs: frozenset[str]
+    make: Callable[[DataFrame], DataFrame]
+
+
+MAKERS: Final = (
+    Maker(TRACES, TERMINAL, transforms.traces),
+    Maker(CALLS, TERMINAL, transforms.calls),
+    Maker(WORKERS, TERMINAL | {"worker_up", "worker_down", "heartbeat_missed"}, transforms.workers),
+    Maker(TOPICS, frozenset({"published"}), transforms.topics),
+    Maker(LAST_VALUES, frozenset({"published"}), transforms.last_values),
+    Maker(LOGS, frozenset({"log"}), transforms.logs),
+    Maker(DEAD_LETTERS, frozenset({"dead"}), transforms.dead_letters),
+)
+METRICS_NEED: Final = TERMINAL | {"worker_down"}
+Alarm = Callable[[list[dict[str, Any]]], None]
+
+
+class Processor:
+    """Turns batches into changes of the tables."""
+
+    def __init__(self, lake: Lake, rules: Rules, alarm: Alarm | None = None) -> None:
+        self._lake = lake
+        self._rules = rules
+        self._alarm = alarm
+
+    def process(self, events: DataFrame, number: int) -> Batch | None:
+        """Put a batch into all tables that do not have it yet. None if it is empty."""
+        began = time.monotonic()
+        facts = events.groupBy("what").agg(
+            F.count("*").alias("n"),
+            F.min("at").alias("first"),
+            F.max("at").alias("last"),
+            F.max("file_name").alias("upto"),
+        )
+        found = {row["what"]: row for row in facts.collect()}
+        if not found:
+            return None
+        stages: list[Callable[[], tuple[str, int]]] = []
+        measured = [found[what] for what in METRICS_NEED if what in found]
+        if measured:
+            begin = min(row["first"] for row in measured)
+            end = max(row["last"] for row in measured)
+            stages.append(lambda: self._metrics(events, number, begin, end))
+        for maker in MAKERS:
+            if maker.needs & found.keys():
+                stages.append(lambda maker=maker: self._make(maker, events, number))  # type: ignore[misc]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            counts = dict(pool.map(lambda stage: stage(), stages))
+        return Batch(
+            number,
+            sum(row["n"] for row in found.values()),
+            time.monotonic() - began,
+            _utc(max(row["last"] for row in found.values())),
+            max(row["upto"] for row in found.values()),
+            counts,
+        )
+
+    def _make(self, maker: Maker, events: DataFrame, number: int) -> tuple[str, int]:
+        table = maker.table
+        if self._lake.has(table, number):
+            return table.name, 0
+        rows = maker.make(events)
+        if table.kind is Kind.APPENDED:
+            return table.name, self._lake.append(table, number, rows)
+        found = rows.toArrow()
+        self._lake.merge(table, number, found)
+        return table.name, found.num_rows
+
+    def _metrics(self, events: DataFrame, number: int, first: datetime, last: datetime) -> tuple[str, int]:
+        """The metrics of all minutes that the batch touches, and the alerts that follow from them."""
+        begin, end = minute_of(first), minute_of(last) + timedelta(seconds=MINUTE_S)
+        if self._lake.has(SERVICE_METRICS, number):
+            rows = self._lake.rows_between(SERVICE_METRICS, begin, end)
+        else:
+            parts = transforms.service_metrics_parts(events)
+            old = self._lake.rows_between(SERVICE_METRICS, begin, end)
+            if old.num_rows:
+                parts = transforms.added(parts, events.sparkSession.createDataFrame(old))
+            rows = transforms.service_metrics(parts).toArrow()
+            self._lake.replace(SERVICE_METRICS, number, rows, begin, end)
+        if not self._lake.has(ALERTS, number):
+            self._alerts(events, rows, number, begin, end)
+        return SERVICE_METRICS.name, rows.num_rows
+
+    def _alerts(self, events: DataFrame, rows: pa.Table, number: int, begin: datetime, end: datetime) -> None:
+        metrics = events.sparkSession.createDataFrame(rows.drop_columns(["wait_buckets", "service_buckets"]))
+        found = transforms.alerts(metrics, self._rules).toArrow()
+        old = self._lake.rows_between(ALERTS, begin, end)
+        if not found.num_rows and not old.num_rows:
+            return
+        if self._alarm is not None:
+            known = {tuple(row[name] for name in ALERTS.key) for row in old.to_pylist()}
+            news = [row for row in found.to_pylist() if tuple(row[name] for name in ALERTS.key) not in known]
+            if news:
+                # Before the commit: after a crash they are told again, rather than never.
+                self._alarm(news)
+        self._lake.replace(ALERTS, number, found, begin, end)
+
+
+def minute_of(moment: datetime) -> datetime:
+    return _utc(moment).replace(second=0, microsecond=0)
+
+
+def _utc(moment: datetime) -> datetime:
+    # Spark hands out times without a zone, in that of this process.
+    return moment.astimezone(UTC)

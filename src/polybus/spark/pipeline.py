@@ -1,0 +1,324 @@
+"""The pipeline: which rows of a journal are in which batch, and what was done already.
+
+Structured Streaming reads the segments as they come; its checkpoint remembers them.  Segments that were
+compacted are no business of a stream that has read them before.  One that begins from nothing reads them
+first, as batch 0, while a pin keeps the compaction from moving more; the batches of the stream follow, from
+1 on.
+
+Next to the tables lie:
+
+    _pipeline.json   the name of this pipeline in the tables' history, and how far its beginning is
+    _checkpoint/     what Structured Streaming remembers
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow.fs as pafs
+from msgspec import Struct
+from pyspark.errors import StreamingQueryException
+
+from polybus.errors import ConfigError, PolybusError
+from polybus.spark.batches import Alarm, Batch, Processor
+from polybus.spark.rules import Rules
+from polybus.spark.schema import TABLES
+from polybus.spark.tables import Lake, file_system
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STATE: Final = "_pipeline.json"
+CHECKPOINT: Final = "_checkpoint"
+LOCK: Final = ".polybus-pipeline.lock"
+SEGMENTS: Final = "segments"
+COMPACTED: Final = "compacted"
+READERS: Final = "readers"
+# Files older than Spark's week are read as well.
+ANY_AGE: Final = "36500d"
+# At most so much of the journal in one batch of a stream that has to catch up.
+BATCH_BYTES: Final = "512m"
+POLL_S: Final = 1.0
+# After so many batches small files are joined.
+TIDY_EVERY: Final = 100
+# The columns of the journal; see `polybus.journal.columns`.
+EVENTS: Final = (
+    "broker string, life string, seq bigint, at timestamp, what string, token string, request_id string, "
+    "service string, client string, client_dialect string, client_link string, worker string, "
+    "worker_dialect string, worker_link string, attempt int, reason string, detail string, "
+    "accepted_at timestamp, dispatched_at timestamp, size bigint, body_size bigint, headers string, "
+    "body array<binary>"
+)
+
+
+class PipelineBusy(PolybusError):
+    """Somebody else writes these tables."""
+
+
+class PipelineFailed(PolybusError):
+    """Spark gave up."""
+
+
+class State(Struct):
+    """What a pipeline knows of itself."""
+
+    # In the history of the tables, and among the readers of the journal.
+    writer: str
+    # The compacted segments that batch 0 reads; None until they were looked up.
+    beginning: list[str] | None = None
+    # Batch 0 is in the tables.
+    has_begun: bool = False
+    # The tables are being removed: they are to be made from nothing.
+    is_fresh: bool = False
+
+
+class Reader(Struct, frozen=True):
+    """What a pipeline tells the journal of itself."""
+
+    name: str
+    # Segments up to this number were read, and are never asked for again.
+    upto: int = 0
+    at: float = 0.0
+    tables: str = ""
+
+
+class Pipeline:
+    """Makes and keeps the tables of a journal. Only one at a time may write the same tables."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        journal: str,
+        tables: str,
+        *,
+        rules: Rules | None = None,
+        alarm: Alarm | None = None,
+        watch: Callable[[Batch], None] | None = None,
+        batch_bytes: str = BATCH_BYTES,
+    ) -> None:
+        self._spark = spark
+        self._journal = journal.rstrip("/")
+        self._tables = tables.rstrip("/")
+        self._rules = rules or Rules()
+        self._alarm = alarm
+        self._watch = watch
+        self._batch_bytes = batch_bytes
+        self._upto = 0
+        self._stopping = threading.Event()
+
+    def build(self) -> None:
+        """Take in everything there is, and end."""
+        self._go(availableNow=True)
+
+    def run(self, poll_s: float = POLL_S) -> None:
+        """Take in everything there is and everything that comes, until `stop`."""
+        self._go(processingTime=f"{poll_s:g} seconds")
+
+    def stop(self) -> None:
+        """Let `run` end after the batch that it has in hand."""
+        self._stopping.set()
+
+    def forget(self) -> None:
+        """Remove the tables, so that `build` makes them from nothing. Can be interrupted and repeated."""
+        with self._alone():
+            self._write_state(State(f"polybus-{uuid.uuid4().hex[:12]}", is_fresh=True))
+            self._finish_forgetting()
+
+    # -- one run ------------------------------------------------------------------------------
+
+    def _go(self, **trigger: Any) -> None:
+        segments = f"{self._journal}/{SEGMENTS}"
+        if not _exists(segments):
+            raise ConfigError(
+                f"there is no journal in {self._journal} (no folder {SEGMENTS!r} in it): name the folder "
+                "'journal' in the data directory of a broker, and let its archiver run"
+            )
+        with self._alone():
+            state = self._state()
+            lake = Lake(self._tables, state.writer)
+            for table in TABLES.values():
+                lake.open(table)
+                lake.sweep(table)
+            processor = Processor(lake, self._rules, self._alarm)
+            self._begin(state, processor)
+            self._follow(state, lake, processor, segments, trigger)
+
+    def _begin(self, state: State, processor: Processor) -> None:
+        """Batch 0: what was compacted before this pipeline was there."""
+        if state.has_begun:
+            known = _get(self._reader(state))
+            self._upto = 0 if known is None else msgspec.json.decode(known, type=Reader).upto
+            return
+        with self._pinned(state):
+            if state.beginning is None:
+                state.beginning = self._compacted()
+                self._write_state(state)
+            if state.beginning:
+                self._report(processor.process(self._read(state.beginning), 0))
+            state.has_begun = True
+            self._write_state(state)
+            # Only from here on the compaction may move what we have read.
+            self._register(state)
+
+    def _follow(
+        self, state: State, lake: Lake, processor: Processor, segments: str, trigger: dict[str, Any]
+    ) -> None:
+        def take(events: DataFrame, batch_id: int) -> None:
+            # This batch began, so the one before is over, and never processed again.
+            self._register(state)
+            batch = processor.process(events, batch_id + 1)
+            if batch is not None:
+                self._upto = max(self._upto, number_of(batch.upto))
+                self._report(batch)
+            if batch_id % TIDY_EVERY == TIDY_EVERY - 1:
+                for table in TABLES.values():
+                    lake.tidy(table)
+
+        stream = (
+            self._spark.readStream.schema(EVENTS)
+            .option("recursiveFileLookup", "true")
+            .option("maxFileAge", ANY_AGE)
+            .option("maxBytesPerTrigger", self._batch_bytes)
+            .parquet(segments)
+            .select("*", "_metadata.file_name")
+        )
+        query = (
+            stream.writeStream.foreachBatch(take)
+            .queryName("polybus")
+            .option("checkpointLocation", f"{self._tables}/{CHECKPOINT}")
+            .trigger(**trigger)
+            .start()
+        )
+        try:
+            while not query.awaitTermination(1):
+                if self._stopping.is_set() and not query.status["isTriggerActive"]:
+                    break
+        except StreamingQueryException as error:
+            raise PipelineFailed(f"Spark gave up: {_cause(error)}") from error
+        finally:
+            query.stop()
+        self._register(state)
+
+    def _report(self, batch: Batch | None) -> None:
+        if batch is not None and self._watch is not None:
+            self._watch(batch)
+
+    # -- the journal --------------------------------------------------------------------------
+
+    def _compacted(self) -> list[str]:
+        system, root = file_system(f"{self._journal}/{COMPACTED}")
+        found = system.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
+        names = [info.path[len(root) + 1 :] for info in found if info.path.endswith(".parquet")]
+        return sorted(name for name in names if not name.rsplit("/", 1)[-1].startswith((".", "_")))
+
+    def _read(self, names: list[str]) -> DataFrame:
+        paths = [f"{self._journal}/{COMPACTED}/{name}" for name in names]
+        rows = self._spark.read.schema(EVENTS).option("recursiveFileLookup", "true")
+        return rows.parquet(*paths).select("*", "_metadata.file_name")
+
+    def _register(self, state: State) -> None:
+        """Tell the compaction what we have read."""
+        note = Reader(state.writer, self._upto, time.time(), self._tables)
+        _put(self._reader(state), msgspec.json.encode(note))
+
+    def _reader(self, state: State) -> str:
+        return f"{self._journal}/{READERS}/{state.writer}.json"
+
+    @contextlib.contextmanager
+    def _pinned(self, state: State) -> Iterator[None]:
+        path = f"{self._journal}/{READERS}/{state.writer}.pin"
+        _put(path, b"{}")
+        yield
+        # Not in a finally: until the beginning is over, the pin stays, also over a crash.
+        system, there = file_system(path)
+        system.delete_file(there)
+
+    # -- our own state ------------------------------------------------------------------------
+
+    def _state(self) -> State:
+        found = _get(f"{self._tables}/{STATE}")
+        if found is None:
+            state = State(f"polybus-{uuid.uuid4().hex[:12]}", is_fresh=True)
+            self._write_state(state)
+        else:
+            state = msgspec.json.decode(found, type=State)
+        if state.is_fresh:
+            self._finish_forgetting()
+            state.is_fresh = False
+        return state
+
+    def _finish_forgetting(self) -> None:
+        for name in (CHECKPOINT, *TABLES):
+            system, path = file_system(f"{self._tables}/{name}")
+            if system.get_file_info(path).type is not pafs.FileType.NotFound:
+                system.delete_dir(path)
+        found = _get(f"{self._tables}/{STATE}")
+        assert found is not None
+        state = msgspec.json.decode(found, type=State)
+        state.is_fresh = False
+        self._write_state(state)
+
+    def _write_state(self, state: State) -> None:
+        _put(f"{self._tables}/{STATE}", msgspec.json.encode(state))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Where there are locks, nobody else writes meanwhile."""
+        if "://" in self._tables:
+            yield
+            return
+        folder = Path(self._tables)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise PipelineBusy(
+                    f"another pipeline writes the tables in {folder}: stop it first, or write others "
+                    "(--tables)"
+                ) from None
+            yield
+
+
+def number_of(segment: str) -> int:
+    """The number of a segment, from its name; 0 without one."""
+    front = segment.split("-", 1)[0]
+    return int(front) if front.isdigit() else 0
+
+
+def _cause(error: StreamingQueryException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "Error" in line or "Exception" in line]
+    return (told or lines or ["no reason was given"])[-1]
+
+
+def _exists(uri: str) -> bool:
+    system, path = file_system(uri)
+    return bool(system.get_file_info(path).type is pafs.FileType.Directory)
+
+
+def _get(uri: str) -> bytes | None:
+    system, path = file_system(uri)
+    try:
+        with system.open_input_stream(path) as file:
+            return bytes(file.read())
+    except FileNotFoundError:
+        return None
+
+
+def _put(uri: str, data: bytes) -> None:
+    """Write a small file whole or not at all."""
+    system, path = file_system(uri)
+    system.create_dir(path.rsplit("/", 1)[0], recursive=True)
+    hidden = f"{path.rsplit('/', 1)[0]}/.{path.rsplit('/', 1)[1]}"
+    with system.open_output_stream(hidden) as file:
+        file.write(data)
+    system.move(hidden, path)
