@@ -171,7 +171,7 @@ def conclude(
 
 
 def is_given_up(request: Request, reason: Reason) -> bool:
-    """Whether a request that ends with this reason becomes a dead letter: jobs do, unless somebody wanted it."""
+    """Whether a request that ends so becomes a dead letter: jobs do, unless they were withdrawn."""
     is_job = request.durable or request.options.retries > 0
     return is_job and reason is not Reason.CANCELLED and not _was_never_written(request, reason)
 
