@@ -5,8 +5,8 @@ under a name that readers ignore, synced, and then renamed: a segment that can b
 never used twice.
 
 Exactly once: what is about to be done is written down first (`Plan`), and again when the segments are there.
-If the archiver dies at any point, the next one finds the plan: it does the same again under the same names, or
-removes the logs that are left.
+If the archiver dies at any point, the next one finds the plan: it does the same again under the same names,
+or removes the logs that are left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -25,18 +25,29 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from polybus.errors import JournalDamaged
+from polybus.journal import log
 from polybus.journal.columns import to_table
-from polybus.journal.log import Batch, LogHead, log_files, read_batches, read_head, sync_folder
+from polybus.journal.log import (
+    DAMAGED,
+    Batch,
+    LogHead,
+    log_files,
+    make_folder,
+    read_batches,
+    read_head,
+    sync_folder,
+)
 from polybus.journal.record import Row, write_row
 
 SEGMENTS: Final = "segments"
 OPEN_LOGS: Final = "open"
-PLAN: Final = "plan.json"
-STATE: Final = "archived.json"
-DAMAGED: Final = ".damaged"
+PLAN: Final = log.PLAN
+STATE: Final = log.STATE
 # Enough that Spark reads them quickly, few enough that a segment is there soon.
 SEGMENT_ROWS: Final = 100_000
 SEGMENT_BYTES: Final = 256 * 1024 * 1024
+# How segments are written; readers look at the checksums.
+WRITING: Final[Any] = {"compression": "zstd", "compression_level": 3, "write_page_checksum": True}
 # Lives of brokers whose next number is remembered.
 LIVES: Final = 100
 
@@ -59,6 +70,8 @@ class State(Struct):
 
     next: dict[str, int] = {}
     segments: int = 0
+    # The highest number of a log that was archived: none after it may have it again.
+    log: int = 0
 
 
 class Report(Struct, frozen=True):
@@ -83,12 +96,12 @@ class Archiver:
         self._state_file = journal / STATE
         self._rows = rows
         self._wall = wall
-        self._segments.mkdir(parents=True, exist_ok=True)
-        self._state = _read(self._state_file, State) or State()
+        make_folder(self._segments)
+        self._state = read_note(self._state_file, State) or State()
 
     def turn(self) -> Report:
         """Archive what is there, at most a segment's worth of rows. Nothing to do: an empty report."""
-        plan = _read(self._plan, Plan)
+        plan = read_note(self._plan, Plan)
         if plan is None:
             logs = self._choose()
             if not logs:
@@ -96,8 +109,8 @@ class Archiver:
             self._state.segments += 1
             name = f"{self._state.segments:012d}-{os.urandom(4).hex()}"
             plan = Plan([path.name for path in logs], name, self._state.next)
-            _write(self._state_file, self._state)
-            _write(self._plan, plan)
+            write_note(self._state_file, self._state)
+            write_note(self._plan, plan)
         report = Report(len(plan.logs))
         if not plan.is_written:
             plan, report = self._carry_out(plan)
@@ -140,19 +153,27 @@ class Archiver:
                 if missing > 0:
                     lost += missing
                     tables.append(self._hole(head, found, missing))
+                    expected[head.life] = found.first
+                try:
+                    tables.append(to_table(head, found.first, found.count, found.payload))
+                except JournalDamaged as error:
+                    # Its checksum is right, so it was written wrong: the next batch has a hole before it.
+                    damage.append(f"{path}: at byte {found.offset}: {error}")
+                    damaged.append(name)
+                    continue
                 expected[head.life] = found.first + found.count
-                tables.append(to_table(head, found.first, found.count, found.payload))
         paths = self._write_segments(plan.name, pa.concat_tables(tables)) if tables else ()
         # Lives follow one another; of each but the last few nothing more will come.
         following = dict(list(expected.items())[-LIVES:])
         done = msgspec.structs.replace(plan, next=following, is_written=True, damaged=damaged)
-        _write(self._plan, done)
+        write_note(self._plan, done)
         rows = sum(table.num_rows for table in tables)
         return done, Report(len(plan.logs), rows, lost, tuple(damage), paths)
 
     def _clean_up(self, plan: Plan) -> None:
         self._state.next = plan.next
-        _write(self._state_file, self._state)
+        self._state.log = max(self._state.log, *(int(name.partition(".")[0]) for name in plan.logs))
+        write_note(self._state_file, self._state)
         for name in plan.logs:
             path = self._open / name
             if name in plan.damaged:
@@ -177,12 +198,12 @@ class Archiver:
         for hour in sorted(pc.unique(hours).to_pylist()):
             date, number = hour.split("/")
             folder = self._segments / f"date={date}" / f"hour={number}"
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             part = table.filter(pc.equal(hours, hour))
             path = folder / f"{name}.parquet"
             hidden = folder / f".{name}.parquet"
             with hidden.open("wb") as file:
-                pq.write_table(part, file, compression="zstd", compression_level=3)
+                pq.write_table(part, file, **WRITING)
                 file.flush()
                 os.fsync(file.fileno())
             hidden.rename(path)
@@ -194,14 +215,16 @@ class Archiver:
 T = TypeVar("T")
 
 
-def _read(path: Path, kind: type[T]) -> T | None:
+def read_note(path: Path, kind: type[T]) -> T | None:
+    """What was written down there; None if nothing was."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
 
 
-def _write(path: Path, value: Struct) -> None:
+def write_note(path: Path, value: Struct) -> None:
+    """Write something down, whole or not at all."""
     hidden = path.with_name("." + path.name)
     with hidden.open("wb") as file:
         file.write(msgspec.json.encode(value))

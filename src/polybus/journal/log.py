@@ -38,8 +38,13 @@ _LENGTH: Final = struct.Struct("<II")
 # No writer makes larger ones; a length beyond it is damage.
 MAX_BATCH_BYTES: Final = 256 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
+# The archiver's notes, beside the folder of the logs: what it is about to do, and what it has done.
+PLAN: Final = "plan.json"
+STATE: Final = "archived.json"
 OPEN: Final = ".open"
 FINISHED: Final = ".log"
+# One that could not be read to its end; kept for whoever wants to have a look.
+DAMAGED: Final = ".damaged"
 
 
 class LogHead(Struct, frozen=True):
@@ -170,10 +175,31 @@ def finish_leftovers(folder: Path) -> list[Path]:
     return finished
 
 
+class _Noted(Struct):
+    """What of the archiver's notes tells which logs there were."""
+
+    log: int = 0
+    logs: list[str] = []
+
+
 def last_number(folder: Path) -> int:
-    """The highest number that was given to a log here. It outlives the logs themselves."""
-    numbers = [int(path.stem) for suffix in (OPEN, FINISHED) for path in log_files(folder, suffix)]
+    """The highest number that was given to a log here. It outlives the logs themselves: the archiver would
+    take a second one of the same name for the one that it has archived."""
+    # In this order: what is removed is noted first.
+    numbers = [int(path.stem) for suffix in (OPEN, FINISHED, DAMAGED) for path in log_files(folder, suffix)]
+    for name in (PLAN, STATE):
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            noted = msgspec.json.decode((folder.parent / name).read_bytes(), type=_Noted)
+            numbers += [noted.log, *(int(log.partition(".")[0]) for log in noted.logs)]
     return max(numbers, default=0)
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that is there after a power cut, too."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from polybus.journal import lock
 from polybus.journal.log import (
     FINISHED,
     MAX_BATCH_BYTES,
@@ -27,7 +28,9 @@ from polybus.journal.log import (
     LogHead,
     finish_leftovers,
     last_number,
+    log_files,
     log_path,
+    make_folder,
     sync_folder,
     write_batch,
     write_head,
@@ -39,7 +42,9 @@ WAITING_BYTES: Final = 64 * 1024 * 1024
 SYNC_S: Final = 0.005
 # A log is finished when it is this large or this old; the archiver reads finished ones.
 ROLL_BYTES: Final = 32 * 1024 * 1024
-ROLL_S: Final = 2.0
+ROLL_S: Final = 1.0
+# The same while nobody archives: it is no hurry then, and files should be few.
+SLOW_ROLL_S: Final = 60.0
 # After an error the disk is tried again this much later.
 RETRY_S: Final = 1.0
 
@@ -52,6 +57,9 @@ class JournalState(Struct, frozen=True):
     waiting_bytes: int
     # Why nothing can be written; empty if it can.
     trouble: str
+    # The number of the last log that is finished, and how many were removed because there were too many.
+    finished: int = 0
+    removed: int = 0
 
 
 class JournalWriter:
@@ -68,6 +76,8 @@ class JournalWriter:
         sync_s: float = SYNC_S,
         roll_bytes: int = ROLL_BYTES,
         roll_s: float = ROLL_S,
+        keep_bytes: int = 0,
+        on_finished: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -78,7 +88,11 @@ class JournalWriter:
         self._most = waiting_bytes
         self._sync_s = sync_s
         self._roll_bytes = roll_bytes
-        self._roll_s = roll_s
+        # May be changed by the loop any time.
+        self.roll_s = roll_s
+        # How much the logs may take if nobody archives them; 0 means that somebody does.
+        self._keep_bytes = keep_bytes
+        self._on_finished = on_finished
         self._clock = clock
         self._wall = wall
         # Shared; a deque needs no lock, and one that counts too much for a moment does no harm.
@@ -97,14 +111,14 @@ class JournalWriter:
         self._written = 0
         self._lost_here = 0
         self._trouble = ""
+        self._begun = False
+        self._finished = 0
+        self._removed = 0
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
 
     # -- for the loop -------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        finish_leftovers(self._folder)
-        self._number = last_number(self._folder)
         self._thread.start()
 
     def append(self, count: int, payload: bytes) -> None:
@@ -120,7 +134,11 @@ class JournalWriter:
         self._news.set()
 
     def state(self) -> JournalState:
-        return JournalState(self._written, self._lost + self._lost_here, self._waiting_bytes, self._trouble)
+        lost = self._lost + self._lost_here
+        trouble = self._trouble
+        if not self._stopping and not self._thread.is_alive():
+            trouble = "the journal's thread has ended; what it said is on standard error"
+        return JournalState(self._written, lost, self._waiting_bytes, trouble, self._finished, self._removed)
 
     def stop(self, timeout_s: float = 10.0) -> int:
         """Write what waits and finish the log. How many records were lost in all."""
@@ -132,8 +150,10 @@ class JournalWriter:
     # -- the thread ---------------------------------------------------------------------------
 
     def _work(self) -> None:
+        self._try_to_begin()
         while not (self._stopping and not self._waiting):
-            self._news.wait(self._roll_s)
+            # With no log open there is nothing to finish.
+            self._news.wait(self.roll_s if self._file >= 0 else None)
             # What comes meanwhile is written with it: fewer, larger writes, and the loop keeps its lock.
             if not self._stopping:
                 time.sleep(self._sync_s)
@@ -152,7 +172,7 @@ class JournalWriter:
             if taken:
                 self._write(taken)
             if self._file >= 0 and (
-                self._size >= self._roll_bytes or self._clock() - self._opened_at >= self._roll_s
+                self._size >= self._roll_bytes or self._clock() - self._opened_at >= self.roll_s
             ):
                 self._finish()
             if self._trouble and taken:
@@ -167,7 +187,24 @@ class JournalWriter:
         if self._waiting:
             self._news.set()
 
+    def _try_to_begin(self) -> None:
+        try:
+            self._begin()
+        except OSError as error:
+            self._trouble = f"the journal cannot be begun: {error.strerror or error} ({self._folder})"
+
+    def _begin(self) -> None:
+        """Take up what an earlier life left."""
+        make_folder(self._folder)
+        finish_leftovers(self._folder)
+        self._number = self._finished = last_number(self._folder)
+        self._begun = True
+        self._on_finished()
+        self._make_room()
+
     def _write(self, taken: list[tuple[int, int, bytes]]) -> None:
+        if not self._begun:
+            self._begin()
         if self._file < 0:
             self._open()
         pieces: list[bytes] = []
@@ -216,8 +253,33 @@ class JournalWriter:
         path = log_path(self._folder, self._number, OPEN)
         try:
             path.rename(path.with_suffix(FINISHED))
+            self._finished = self._number
+            self._make_room()
         except OSError as error:
             self._trouble = f"the journal's log {path} cannot be finished: {error}"
+        self._on_finished()
+
+    def _make_room(self) -> None:
+        """Nobody archives: the oldest logs go, so that the disk does not fill."""
+        if not self._keep_bytes:
+            return
+        logs = [(path, path.stat().st_size) for path in log_files(self._folder)]
+        excess = sum(size for _, size in logs) - self._keep_bytes
+        if excess <= 0:
+            return
+        held = lock.take(self._folder.parent)
+        if held is None:
+            # Somebody archives after all.
+            return
+        try:
+            for path, size in logs[:-1]:
+                if excess <= 0:
+                    break
+                path.unlink(missing_ok=True)
+                excess -= size
+                self._removed += 1
+        finally:
+            os.close(held)
 
 
 def _write_all(file: int, data: bytes) -> None:
