@@ -292,7 +292,7 @@ def _worker(rows: Rows) -> Row:
     downs = [row for row in rows if row["what"] == "worker_down"]
     ends = [row for row in rows if row["what"] in ENDS]
     last_down = max(downs, key=lambda row: (row["at"], row["seq"]), default=None)
-    closed = sum(row["at"] - row["accepted_at"] for row in downs if row["accepted_at"] is not None)
+    closed = sum(max(0, row["at"] - row["accepted_at"]) for row in downs if row["accepted_at"] is not None)
     busy = sum(service_us(row) or 0 for row in ends)
     last_seen = max(row["at"] for row in rows)
     last_up = max((row["at"] for row in ups), default=None)

@@ -45,7 +45,7 @@ READERS: Final = "readers"
 # Files older than Spark's week are read as well.
 ANY_AGE: Final = "36500d"
 # At most so much of the journal in one batch of a stream that has to catch up.
-BATCH_BYTES: Final = "512m"
+BATCH_BYTES: Final = 512 * 1024 * 1024
 POLL_S: Final = 1.0
 # After so many batches small files are joined.
 TIDY_EVERY: Final = 100
@@ -102,7 +102,7 @@ class Pipeline:
         rules: Rules | None = None,
         alarm: Alarm | None = None,
         watch: Callable[[Batch], None] | None = None,
-        batch_bytes: str = BATCH_BYTES,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         self._spark = spark
         self._journal = journal.rstrip("/")
@@ -186,7 +186,7 @@ class Pipeline:
             self._spark.readStream.schema(EVENTS)
             .option("recursiveFileLookup", "true")
             .option("maxFileAge", ANY_AGE)
-            .option("maxBytesPerTrigger", self._batch_bytes)
+            .option("maxBytesPerTrigger", str(self._batch_bytes))
             .parquet(segments)
             .select("*", "_metadata.file_name")
         )
@@ -295,9 +295,12 @@ def number_of(segment: str) -> int:
 
 
 def _cause(error: StreamingQueryException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error" in line or "Exception" in line]
-    return (told or lines or ["no reason was given"])[-1]
+    """The sentence among Spark's pages."""
+    text = str(error).split("terminated with exception:", 1)[-1].split("=== Streaming Query ===", 1)[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # A failure of ours comes as a traceback, whose last line tells it.
+    ours = [line for line in lines if line.startswith("polybus.") or "Error:" in line]
+    return (ours[-1:] or lines[:1] or ["no reason was given"])[0]
 
 
 def _exists(uri: str) -> bool:

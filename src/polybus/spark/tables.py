@@ -137,7 +137,7 @@ class Lake:
         if not rows.num_rows:
             return
         rows = rows.cast(table.schema)
-        same = [f"t.{name} is not distinct from s.{name}" for name in table.key]
+        same = [f"(t.{name} is not distinct from s.{name})" for name in table.key]
         if table.since:
             least = pc.min(rows[table.since]).as_py()
             same.append(f"t.{table.since} >= '{least.isoformat() if isinstance(least, datetime) else least}'")
