@@ -36,6 +36,7 @@ FOLDER: Final = "journal"
 HELD: Final = 400
 # How often files are listed anew because the archiver was at work.
 TRIES: Final = 50
+BATCH_ROWS: Final = 64 * 1024
 _HOUR: Final = re.compile(r"date=(\d{4}-\d{2}-\d{2})/hour=(\d{2})$")
 _LANDED: Final = re.compile(r"(\d+)-[0-9a-f]+\.parquet")
 _MERGED: Final = re.compile(r"(\d+)-(\d+)-[0-9a-f]+\.parquet")
@@ -236,7 +237,15 @@ def read_segment(
     """The rows of a segment, with every checksum looked at."""
     try:
         data = ds.dataset(path, schema=SCHEMA, format=_CHECKED)
-        for batch in data.to_batches(filter=where, columns=None if columns is None else list(columns)):
+        # Few at a time: bodies may be large.
+        scan = data.scanner(
+            filter=where,
+            columns=None if columns is None else list(columns),
+            batch_size=BATCH_ROWS,
+            batch_readahead=4,
+            fragment_readahead=1,
+        )
+        for batch in scan.to_batches():
             if batch.num_rows:
                 yield pa.Table.from_batches([batch])
     except FileNotFoundError:
@@ -247,8 +256,12 @@ def read_segment(
         told(f"{path}: the segment cannot be read: {str(error).splitlines()[0]}")
 
 
-def read_logs(snapshot: Snapshot, told: Told) -> Iterator[tuple[OpenedLog, pa.Table]]:
-    """The rows of the logs that are not archived yet, with a row for each hole, as the archiver does it."""
+def read_logs(
+    snapshot: Snapshot, told: Told, is_running: bool = True
+) -> Iterator[tuple[OpenedLog, pa.Table]]:
+    """The rows of the logs that are not archived yet, with a row for each hole, as the archiver does it.
+
+    If the broker runs, the end of the log that it is writing may not be there yet."""
     expected = dict(snapshot.next)
     for log in snapshot.logs:
         data = log.read()
@@ -256,12 +269,13 @@ def read_logs(snapshot: Snapshot, told: Told) -> Iterator[tuple[OpenedLog, pa.Ta
             head, begin = parse_head(data, str(log.path))
         except JournalDamaged as error:
             # One that was begun a moment ago has no head yet.
-            if log.path.suffix != OPEN:
+            if data and not (is_running and log.path.suffix == OPEN):
                 told(str(error))
             continue
         for found in split_batches(data, begin):
             if not isinstance(found, Batch):
-                if log.path.suffix == OPEN and found.offset + found.length == len(data):
+                is_end = found.offset + found.length == len(data)
+                if is_running and log.path.suffix == OPEN and is_end:
                     continue
                 told(f"{log.path}: {found.what} at byte {found.offset}: {found.length} bytes")
                 continue
@@ -270,11 +284,14 @@ def read_logs(snapshot: Snapshot, told: Told) -> Iterator[tuple[OpenedLog, pa.Ta
                 continue
             if found.first > due:
                 yield log, hole_before(head, found, found.first - due)
-            expected[head.life] = found.first + found.count
+                expected[head.life] = found.first
             try:
-                yield log, to_table(head, found.first, found.count, found.payload)
+                table = to_table(head, found.first, found.count, found.payload)
             except JournalDamaged as error:
                 told(f"{log.path}: at byte {found.offset}: {error}")
+                continue
+            expected[head.life] = found.first + found.count
+            yield log, table
 
 
 def hole_before(head: LogHead, batch: Batch, missing: int) -> pa.Table:

@@ -1,0 +1,316 @@
+"""`verify`: what is right passes, and everything that can be wrong is found and named."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from polybus.core.ledger import GUARANTEED, REVIVED
+from polybus.journal import fates
+from polybus.journal.log import OPEN
+from polybus.journal.reader import segment_files
+from polybus.journal.record import Row
+from polybus.journal.verify import Verdict, verify
+from support.journals import HOUR_US, NOON_US, SECOND_US, Logs, everything, life_of
+
+NOW = datetime.fromtimestamp(NOON_US / 1e6, UTC)
+WHOLE = ("dispatched", "replied")
+
+
+def started(at_us: int = NOON_US) -> Row:
+    return Row("started", at_us)
+
+
+def stopped(at_us: int) -> Row:
+    return Row("stopped", at_us)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    return Logs(tmp_path)
+
+
+def wrong(verdict: Verdict) -> list[tuple[str, str]]:
+    return [(problem.kind, problem.token) for problem in verdict.problems]
+
+
+def test_a_journal_in_order(logs: Logs) -> None:
+    logs.write([started()])
+    for number in range(3):
+        at = NOON_US + number * HOUR_US // 2
+        logs.write([row for n in range(20) for row in life_of(f"life-{number}{n:02}", at + n * 5000, *WHOLE)])
+        if number < 2:
+            logs.archive()
+    logs.write(
+        [
+            *life_of("life-a", NOON_US, "dispatched", "retried", "dispatched", "partial", "replied"),
+            *life_of("life-b", NOON_US, "dispatched", "requeued", "dispatched", "failed", "dead"),
+            *life_of("life-c", NOON_US, "expired", "dead"),
+            *life_of("life-d", NOON_US, "dispatched", "cancelled", "late"),
+            stopped(NOON_US + 2 * HOUR_US),
+        ]
+    )
+    verdict = verify(logs.journal)
+    assert (verdict.problems, verdict.counts, verdict.holes) == ([], {}, [])
+    assert verdict.ends == {"cancelled": 1, "expired": 1, "failed": 1, "replied": 61}
+    assert (verdict.requests, verdict.lives, verdict.killed, verdict.segments, verdict.logs) == (
+        64,
+        1,
+        0,
+        2,
+        2,
+    )
+    assert msgspec.json.encode(verdict)
+
+
+def test_an_empty_journal_is_in_order(tmp_path: Path) -> None:
+    assert verify(tmp_path).is_well
+
+
+def test_what_is_open_is_listed(logs: Logs) -> None:
+    logs.write(
+        [started(), *life_of("life-1", NOON_US), *life_of("life-2", NOON_US, "dispatched")], suffix=OPEN
+    )
+    verdict = verify(logs.journal, is_running=True)
+    assert verdict.is_well
+    assert [fate.token for fate in verdict.fates["open"]] == ["life-1", "life-2"]
+    assert "dispatched at 2023-11-14" in verdict.fates["open"][1].text
+
+
+def test_what_a_killed_broker_had_is_lost_with_it(logs: Logs) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, "dispatched")])
+    logs.write([started(NOON_US + SECOND_US)], life="next")
+    verdict = verify(logs.journal, is_running=True)
+    assert verdict.is_well
+    (fate,) = verdict.fates["lost"]
+    assert fate.token == "life-1"
+    assert "the broker was killed at" in fate.text
+    assert verdict.killed == 1
+
+
+def test_a_job_over_a_restart(logs: Logs) -> None:
+    first = life_of("life-1", NOON_US, "dispatched", reason=GUARANTEED)
+    logs.write([started(), *first])
+    rest = life_of("life-1", NOON_US + SECOND_US, "requeued", "dispatched", "replied")[1:]
+    logs.write([started(NOON_US + SECOND_US), *rest, stopped(NOON_US + 2 * SECOND_US)], life="next")
+    verdict = verify(logs.journal, kept={}.get)
+    assert (verdict.problems, verdict.counts) == ([], {})
+
+
+def test_an_orphan_that_is_answered_after_a_restart(logs: Logs) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, "dispatched", reason=GUARANTEED)])
+    # The next life does not know when it was given to its worker.
+    logs.write([started(), life_of("life-1", NOON_US, "replied")[1]], life="next")
+    assert (verify(logs.journal, kept={}.get).problems) == []
+
+
+def test_a_revived_job_ends_twice(logs: Logs) -> None:
+    once = life_of("life-1", NOON_US, "dispatched", "failed", "dead", reason=GUARANTEED)
+    again = life_of("life-1", NOON_US + SECOND_US, *WHOLE, reason=REVIVED)
+    logs.write([started(), *once, *again])
+    assert verify(logs.journal).is_well
+    logs.write(life_of("life-1", NOON_US + 2 * SECOND_US, *WHOLE, reason=REVIVED))
+    assert verify(logs.journal).is_well
+
+
+def test_an_end_that_was_not_on_disk(logs: Logs) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, *WHOLE, reason=GUARANTEED)])
+    rest = life_of("life-1", NOON_US + SECOND_US, *WHOLE)[1:]
+    logs.write([started(NOON_US + SECOND_US), *rest], life="next")
+    verdict = verify(logs.journal)
+    assert verdict.is_well
+    assert verdict.counts == {"again": 1}
+
+
+def test_two_ends(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far apart, too: when the second comes the first is forgotten long ago."""
+    monkeypatch.setattr(fates.Fates.__init__, "__defaults__", (5,))
+    logs.write([started(), *life_of("life-1", NOON_US, *WHOLE)])
+    logs.archive()
+    logs.write([row for n in range(2, 9) for row in life_of(f"life-{n}", NOON_US + n * 5000, *WHOLE)])
+    logs.write(life_of("life-1", NOON_US + SECOND_US, "cancelled")[1:])
+    verdict = verify(logs.journal)
+    assert wrong(verdict) == [("P3", "life-1")]
+    assert "it ended twice: replied at" in verdict.problems[0].text
+    # In another life, but the first had time to write it down.
+    logs.write([Row("beat", NOON_US + HOUR_US)])
+    logs.write([started(NOON_US + 2 * HOUR_US), *life_of("life-2", NOON_US, "replied")[1:]], life="next")
+    assert wrong(verify(logs.journal)) == [("P3", "life-1"), ("P3", "life-2")]
+
+
+def test_what_cannot_be(logs: Logs) -> None:
+    logs.write(
+        [
+            started(),
+            *life_of("life-1", NOON_US, "replied"),
+            *life_of("life-2", NOON_US, "dispatched", "replied", "dispatched"),
+            *life_of("life-3", NOON_US, "dispatched", "replied")[1:],
+            Row("expired", NOON_US, token=b"life-4"),
+            *life_of("life-5", NOON_US),
+            *life_of("life-5", NOON_US, *WHOLE),
+            *life_of("life-6", NOON_US, *WHOLE),
+        ]
+    )
+    verdict = verify(logs.journal)
+    assert wrong(verdict) == [
+        ("P3", "life-1"),
+        ("P3", "life-2"),
+        ("P2", "life-3"),
+        ("P2", "life-4"),
+        ("P2", "life-4"),
+        ("P2", "life-5"),
+    ]
+
+
+def test_guarantees_are_checked_against_the_store(logs: Logs) -> None:
+    logs.write(
+        [
+            started(),
+            *life_of("life-1", NOON_US, "dispatched", reason=GUARANTEED),
+            *life_of("life-2", NOON_US, "dispatched", reason=GUARANTEED),
+            *life_of("life-3", NOON_US, "dispatched", reason=GUARANTEED),
+            *life_of("life-4", NOON_US, reason=GUARANTEED),
+            Row("beat", NOON_US + 60 * SECOND_US),
+            *life_of("life-5", NOON_US + 60 * SECOND_US, reason=GUARANTEED),
+        ]
+    )
+    logs.write([started(NOON_US + 70 * SECOND_US)], life="next")
+    kept = {"life-1": "open", "life-2": "ended"}
+    verdict = verify(logs.journal, kept=kept.get, now=NOW, is_running=True)
+    assert wrong(verdict) == [("P1", "life-3"), ("P1", "life-4")]
+    named = {kind: [fate.token for fate in found] for kind, found in verdict.fates.items()}
+    assert named == {"open": ["life-1"], "unsure": ["life-2"], "lost": ["life-5"]}
+    assert "its client was told nothing" in verdict.fates["lost"][0].text
+    # One of them ended between the reading and the asking.
+    asked: list[str] = []
+
+    def ends_meanwhile(token: str) -> str | None:
+        if not asked:
+            logs.write(life_of("life-3", NOON_US + 80 * SECOND_US, "replied")[1:], life="next")
+        asked.append(token)
+        return kept.get(token)
+
+    verdict = verify(logs.journal, kept=ends_meanwhile, now=NOW, is_running=True)
+    assert wrong(verdict) == [("P1", "life-4")]
+    # Nobody asked the store: then nobody can say that they are lost.
+    assert verify(logs.journal).counts == {"open": 4}
+
+
+def test_numbers(logs: Logs) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, *WHOLE)])
+    logs.archive()
+    logs.skip(5)
+    logs.write(life_of("life-2", NOON_US, *WHOLE))
+    verdict = verify(logs.journal)
+    assert verdict.is_well
+    assert [(hole.first, hole.last, hole.records) for hole in verdict.holes] == [(5, 9, 5)]
+    logs.archive()
+    assert verify(logs.journal).holes == verdict.holes
+    # A segment that somebody copied, and one that somebody removed.
+    first, second = segment_files(logs.journal)
+    copy = first.with_name("000000000009-00000000.parquet")
+    copy.write_bytes(first.read_bytes())
+    (problem,) = [p for p in verify(logs.journal).problems if p.kind == "numbers"]
+    assert "4 records are there twice: 1 to 4" in problem.text
+    copy.unlink()
+    logs.write(life_of("life-3", NOON_US + HOUR_US, *WHOLE))
+    logs.archive()
+    second.unlink()
+    (problem,) = verify(logs.journal).problems
+    assert "8 records are missing and nothing says why: 5 to 12" in problem.text
+
+
+def test_what_may_be_in_a_hole_is_not_called_lost(logs: Logs) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, "dispatched")])
+    logs.skip(1)
+    logs.write([*life_of("life-2", NOON_US, *WHOLE)[1:], stopped(NOON_US + SECOND_US)])
+    verdict = verify(logs.journal)
+    assert verdict.is_well
+    assert verdict.counts == {"unsure": 1}
+
+
+def test_what_was_removed_because_of_its_age_is_not_missing(logs: Logs) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US), *life_of("life-2", NOON_US, *WHOLE)])
+    logs.archive()
+    (old,) = segment_files(logs.journal)
+    logs.write(
+        [*life_of("life-1", NOON_US + HOUR_US, *WHOLE)[1:], *life_of("life-3", NOON_US + HOUR_US, *WHOLE)]
+    )
+    logs.archive()
+    old.unlink()
+    assert verify(logs.journal).is_well
+
+
+def test_damage(logs: Logs) -> None:
+    for number in range(2):
+        logs.write(life_of(f"life-{number}", NOON_US, *WHOLE))
+        logs.archive()
+    path = segment_files(logs.journal)[0]
+    content = bytearray(path.read_bytes())
+    place = content.index(b"PAR1", 1) if content.count(b"PAR1") > 2 else 200
+    content[place] ^= 0x10
+    path.write_bytes(content)
+    verdict = verify(logs.journal)
+    assert "damage" in {problem.kind for problem in verdict.problems}
+    assert str(path) in verdict.problems[0].text
+    assert verdict.ends == {"replied": 1}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_flipped_bit_of_a_segment_is_found_or_does_no_harm(logs: Logs, seed: int) -> None:
+    rows = [row for n in range(300) for row in life_of(f"life-{n}", NOON_US, *WHOLE, body=b"%d" % n * 9)]
+    logs.write(rows)
+    logs.archive()
+    before = everything(logs.journal)
+    (path,) = segment_files(logs.journal)
+    content = bytearray(path.read_bytes())
+    # The pages have checksums; what stands between them has none.
+    place = random.Random(seed).randrange(8, len(content))
+    content[place] ^= 1 << seed % 8
+    path.write_bytes(content)
+    kinds = [problem.kind for problem in verify(logs.journal).problems]
+    assert kinds[:1] == ["damage"] or everything(logs.journal) == before, place
+
+
+def test_damaged_logs(logs: Logs) -> None:
+    logs.write(life_of("life-1", NOON_US, *WHOLE))
+    cut = logs.write(life_of("life-2", NOON_US, *WHOLE))
+    cut.write_bytes(cut.read_bytes()[:-7])
+    flipped = logs.write(life_of("life-3", NOON_US, *WHOLE))
+    content = bytearray(flipped.read_bytes())
+    content[-20] ^= 4
+    flipped.write_bytes(content)
+    logs.write(life_of("life-4", NOON_US, *WHOLE))
+    for _ in range(2):
+        verdict = verify(logs.journal)
+        assert [problem.kind for problem in verdict.problems] == ["damage", "damage"]
+        assert [hole.records for hole in verdict.holes] == [6]
+        assert verdict.ends == {"replied": 2}
+        assert all(
+            path.stem in problem.text for path, problem in zip((cut, flipped), verdict.problems, strict=True)
+        )
+        # The archiver finds the same, and so does whoever looks later.
+        logs.archive()
+
+
+def test_the_end_of_a_log_that_is_being_written(logs: Logs) -> None:
+    path = logs.write(life_of("life-1", NOON_US, *WHOLE), suffix=OPEN)
+    path.write_bytes(path.read_bytes() + b"PBJB half")
+    assert verify(logs.journal, is_running=True).is_well
+    assert [problem.kind for problem in verify(logs.journal).problems] == ["damage"]
+
+
+def test_many_requests_in_small_memory(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathered a few at a time, in the disorder in which a busy broker ends them."""
+    monkeypatch.setattr(fates.Fates.__init__, "__defaults__", (500,))
+    rows = [row for n in range(2000) for row in life_of(f"life-{n}", NOON_US + n * 700, *WHOLE)]
+    rows.sort(key=lambda row: row.at)
+    for at in range(0, len(rows), 900):
+        logs.write(rows[at : at + 900])
+    logs.archive()
+    verdict = verify(logs.journal)
+    assert (verdict.problems, verdict.counts, verdict.ends) == ([], {}, {"replied": 2000})
