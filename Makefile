@@ -19,7 +19,7 @@ $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
 .PHONY: help setup demo test lint format types contracts conformance matrix bridge fuzz crash store-faults bench-broker \
-	bench-jobs bench-fanout idle-workers idle-nodes docs-check diagrams lock clean
+	bench-jobs bench-fanout bench-pipeline pipeline-check pipeline-kills idle-workers idle-nodes docs-check diagrams lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,12 @@ crash: $(STAMP) ## kill broker and workers at random, and look whether a guarant
 store-faults: $(STAMP) ## cut the job store's power at every write, and flip ten thousand bits
 	$(BIN)/python tests/store_faults/run.py $(ARGS)
 
+pipeline-check: $(STAMP) ## a day of traffic, and every table of the pipeline row for row (ARGS=--quick)
+	$(BIN)/python tests/pipeline/run.py $(ARGS)
+
+pipeline-kills: $(STAMP) ## kill the pipeline in mid-stream, and look whether a row is lost or twice (KILLS=10)
+	$(BIN)/python tests/pipeline/kills.py --kills $(if $(filter file,$(origin KILLS)),10,$(KILLS)) $(ARGS)
+
 bench-broker: $(STAMP) ## measure round trips through the broker
 	$(BIN)/python benchmarks/broker.py $(ARGS)
 
@@ -72,6 +78,9 @@ bench-jobs: $(STAMP) ## measure guaranteed jobs, beside Celery and Dramatiq
 
 bench-fanout: $(STAMP) ## measure publications to many subscribers, against libzmq's own proxy
 	$(BIN)/python benchmarks/fanout.py $(ARGS)
+
+bench-pipeline: $(STAMP) ## measure the pipeline on five million events, beside bare Spark and DuckDB
+	$(BIN)/python benchmarks/pipeline.py $(ARGS)
 
 idle-workers: $(STAMP) ## measure what thousands of idle workers cost
 	$(BIN)/python benchmarks/idle_workers.py $(ARGS)
