@@ -163,6 +163,7 @@ class Line:
             **self.ports,
             "broker.host": self.wires.host(name),
             "beacon.enabled": "false",
+            "journal.archive": "false",
             "bridge.name": name,
             "bridge.allow": ",".join(NAMES),
             "bridge.topics": "bridge/",

@@ -318,7 +318,7 @@ class Phoenix:
 
     def _start(self) -> subprocess.Popen[bytes]:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("POLYBUS_", "EBUS_", "EMQ_"))}
-        environ |= {**self._ports, "POLYBUS_BEACON_ENABLED": "false"}
+        environ |= {**self._ports, "POLYBUS_BEACON_ENABLED": "false", "POLYBUS_JOURNAL_ARCHIVE": "false"}
         process = subprocess.Popen(
             [str(POLYBUS), "serve", "--data-dir", str(Path(self._folder, "data"))],
             stdout=subprocess.PIPE,

@@ -34,7 +34,8 @@ class Broker:
 
     def start(self) -> None:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("POLYBUS_", "EBUS_", "EMQ_"))}
-        environ |= {variable(name): str(value) for name, value in self._settings.items()}
+        settings = {"journal.archive": False, **self._settings}
+        environ |= {variable(name): str(value) for name, value in settings.items()}
         place = self._folder / "data" / "endpoints.json"
         place.unlink(missing_ok=True)
         with (self._folder / "log").open("ab") as log:

@@ -18,9 +18,11 @@ PREFIXES = ("POLYBUS_", "EBUS_", "EMQ_")
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without settings of whoever runs the tests; nothing is announced or listened for."""
+    """The environment without settings of whoever runs the tests; nothing is announced or listened for, and
+    no broker has an archiver at its side unless its test wants one."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
-    return {**clean, "COLUMNS": "200", "POLYBUS_BEACON_ENABLED": "false", **(more or {})}
+    quiet = {"POLYBUS_BEACON_ENABLED": "false", "POLYBUS_JOURNAL_ARCHIVE": "false"}
+    return {**clean, "COLUMNS": "200", **quiet, **(more or {})}
 
 
 def polybus(

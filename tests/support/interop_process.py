@@ -149,6 +149,7 @@ class Broker:
             self._settings.setdefault(section, {}).setdefault(option, port)
         # Nobody but the test's own peers may hear of it, and those are told by the test.
         self._settings.setdefault("beacon", {}).setdefault("enabled", False)
+        self._settings.setdefault("journal", {}).setdefault("archive", False)
         self.start()
 
     def start(self) -> None:

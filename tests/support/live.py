@@ -43,7 +43,8 @@ class LiveBroker:
 
     def _start(self) -> None:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("POLYBUS_", "EBUS_", "EMQ_"))}
-        for name, value in self._settings.items():
+        # No archiver at its side, unless its test wants one.
+        for name, value in {"journal.archive": False, **self._settings}.items():
             environ[variable(name)] = str(value)
         with self._stderr.open("ab") as errors:
             self.process = subprocess.Popen(

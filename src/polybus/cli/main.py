@@ -26,6 +26,7 @@ from polybus.cli import (
     topics,
     worker,
 )
+from polybus.cli.archive import ARCHIVE_EXAMPLES, archive
 from polybus.cli.bridges import BRIDGES_EXAMPLES, bridges
 from polybus.cli.options import ACT, FIRST, HISTORY, LOOK, TALK, WORK, WrongUse, examples
 from polybus.errors import PolybusError
@@ -88,6 +89,7 @@ for panel, name, command, epilog in (
     (LOOK, "tap", operate.tap, operate.TAP_EXAMPLES),
     (LOOK, "top", top.top, top.TOP_EXAMPLES),
     (LOOK, "logs", logs.logs, logs.LOGS_EXAMPLES),
+    (ACT, "archive", archive, ARCHIVE_EXAMPLES),
     (ACT, "cancel", operate.cancel, operate.CANCEL_EXAMPLES),
     (ACT, "drain", operate.drain, operate.DRAIN_EXAMPLES),
 ):

@@ -99,6 +99,11 @@ class Archiver:
         make_folder(self._segments)
         self._state = read_note(self._state_file, State) or State()
 
+    @property
+    def last_log(self) -> int:
+        """The highest number of a log that was archived."""
+        return self._state.log
+
     def turn(self) -> Report:
         """Archive what is there, at most a segment's worth of rows. Nothing to do: an empty report."""
         plan = read_note(self._plan, Plan)

@@ -26,6 +26,7 @@ from support.majordomo import MDR
 class LocalBroker:
     def __init__(self, folder: Path, **settings: Any) -> None:
         overrides = {**config.any_free_ports(), "broker.data_dir": str(folder), "broker.drain_s": 0.2}
+        overrides["journal.archive"] = False
         self.broker = Broker(config.load(None, {**overrides, **settings}, {}))
         self.endpoints = self.broker.open()
         # The number of the link that EBUS subscribers come to.
@@ -139,7 +140,7 @@ def test_other_limits_from_another_thread(tmp_path: Path) -> None:
 
 
 def test_a_broker_can_be_told_to_drain_before_it_runs(tmp_path: Path) -> None:
-    overrides = {**config.any_free_ports(), "broker.data_dir": str(tmp_path)}
+    overrides = {**config.any_free_ports(), "broker.data_dir": str(tmp_path), "journal.archive": False}
     broker = Broker(config.load(None, overrides, {}))
     broker.ask_to_drain()
     broker.open()
