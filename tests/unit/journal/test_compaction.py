@@ -1,0 +1,275 @@
+"""Compaction and retention: every row exactly once at any moment, and nothing goes that somebody needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from polybus.journal.archiver import OPEN_LOGS, SEGMENTS
+from polybus.journal.compaction import INTENT, Compaction, Compactor
+from polybus.journal.reader import segment_files
+from polybus.journal.record import Row
+from polybus.journal.retention import COMPACTED, READERS, RETAINED, STALE_S, Readers, Removal, Retention
+from support.journals import HOUR_US, NOON_US, Logs
+from support.killing import every_step
+
+HOUR_S = 3600.0
+NOON_S = NOON_US / 1e6
+LATER_S = NOON_S + 100 * HOUR_S
+ROWS = 10
+
+
+def landed(journal: Path, hours: int = 2, segments: int = 3) -> Path:
+    """A journal with so many segments of ten rows in each hour from noon on."""
+    logs = Logs(journal)
+    for hour in range(hours):
+        for number in range(segments):
+            begin = NOON_US + hour * HOUR_US + number * 1_000_000
+            logs.write([Row("accepted", begin + n, token=b"%d" % n) for n in range(ROWS)])
+            logs.archive()
+    return journal
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return landed(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture
+def journal(template: Path, tmp_path: Path) -> Path:
+    return copied(template, tmp_path / "journal")
+
+
+def copied(template: Path, place: Path) -> Path:
+    shutil.copytree(template, place)
+    return place
+
+
+def numbers(journal: Path) -> list[int]:
+    """The numbers of all rows that a reader finds."""
+    found: list[int] = []
+    for path in segment_files(journal):
+        found += pq.read_table(path, columns=["seq"], partitioning=None)["seq"].to_pylist()
+    return sorted(found)
+
+
+def landing(journal: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[0]) for path in (journal / SEGMENTS).rglob("*.parquet"))
+
+
+def compact(journal: Path, wall: float = LATER_S, **settings: int) -> list[Compaction]:
+    """Until nothing is left to do."""
+    compactor = Compactor(journal, 300.0, wall=lambda: wall, **settings)
+    reports = []
+    while True:
+        reports.append(compactor.turn())
+        if reports[-1].path is None and not reports[-1].removed and not reports[-1].damage:
+            return reports
+
+
+def everything(hours: int = 2, segments: int = 3) -> list[int]:
+    return list(range(1, hours * segments * ROWS + 1))
+
+
+def read_upto(journal: Path, upto: int, at: float = LATER_S, name: str = "tables") -> None:
+    (journal / READERS).mkdir(exist_ok=True)
+    (journal / READERS / f"{name}.json").write_text(json.dumps({"name": name, "upto": upto, "at": at}))
+
+
+def test_small_segments_of_an_hour_become_one_file(journal: Path) -> None:
+    reports = compact(journal)
+    assert [(report.segments, report.rows) for report in reports if report.path] == [(3, 30), (3, 30)]
+    names = sorted(path.name.rpartition("-")[0] for path in (journal / COMPACTED).rglob("*.parquet"))
+    assert names == ["000000000001-000000000003", "000000000004-000000000006"]
+    assert numbers(journal) == everything()
+    assert landing(journal) == []
+    assert compact(journal) == [Compaction()]
+
+
+def test_an_hour_that_has_not_ended_is_left_alone(journal: Path) -> None:
+    compact(journal, wall=NOON_S + HOUR_S + 299.0)
+    assert landing(journal) == [1, 2, 3, 4, 5, 6]
+    compact(journal, wall=NOON_S + HOUR_S + 301.0)
+    assert landing(journal) == [4, 5, 6]
+    assert numbers(journal) == everything()
+
+
+def test_large_segments_stay_and_are_claimed_by_nobody(journal: Path) -> None:
+    path = next((journal / SEGMENTS).rglob("000000000002-*"))
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.replace_schema_metadata({"more": "more" * 10_000}), path)
+    compact(journal, small_bytes=path.stat().st_size)
+    # One and three are no neighbours.
+    assert landing(journal) == [1, 2, 3]
+    assert numbers(journal) == everything()
+
+
+def test_files_do_not_become_too_large(journal: Path) -> None:
+    size = max(path.stat().st_size for path in (journal / SEGMENTS).rglob("*.parquet"))
+    compact(journal, file_bytes=2 * size + 10)
+    assert len(list((journal / COMPACTED).rglob("*.parquet"))) == 2
+    assert landing(journal) == [3, 6]
+    assert numbers(journal) == everything()
+
+
+def test_what_lands_late_makes_a_file_of_its_own(journal: Path) -> None:
+    compact(journal)
+    logs = Logs(journal)
+    for n in range(2):
+        logs.write([Row("accepted", NOON_US + n)])
+        logs.archive()
+    compact(journal)
+    assert len(list((journal / COMPACTED).rglob("*.parquet"))) == 3
+    assert len(numbers(journal)) == 62
+
+
+def test_what_a_reader_has_not_read_stays_in_the_landing(journal: Path) -> None:
+    read_upto(journal, 2)
+    reports = compact(journal)
+    assert landing(journal) == [3, 4, 5, 6]
+    assert "tables has read up to 2" in reports[-1].held
+    assert numbers(journal) == everything()
+    read_upto(journal, 6)
+    read_upto(journal, 4, name="second")
+    compact(journal)
+    assert landing(journal) == [5, 6]
+    # It has not been heard of for too long.
+    read_upto(journal, 4, at=LATER_S - STALE_S - 1, name="second")
+    compact(journal)
+    assert landing(journal) == []
+    assert Readers(journal, LATER_S).stale == ["second.json"]
+
+
+def test_nothing_leaves_the_landing_while_it_is_pinned(journal: Path) -> None:
+    (journal / READERS).mkdir()
+    pin = journal / READERS / "rebuild.pin"
+    pin.touch()
+    os.utime(pin, (LATER_S, LATER_S))
+    assert "rebuild.pin" in compact(journal)[-1].held
+    assert landing(journal) == [1, 2, 3, 4, 5, 6]
+    assert numbers(journal) == everything()
+    os.utime(pin, (LATER_S - STALE_S - 1,) * 2)
+    compact(journal)
+    assert landing(journal) == []
+
+
+def test_a_note_of_a_reader_that_makes_no_sense_holds_everything(journal: Path) -> None:
+    (journal / READERS).mkdir()
+    (journal / READERS / "odd.json").write_text("{")
+    os.utime(journal / READERS / "odd.json", (LATER_S, LATER_S))
+    compact(journal)
+    assert landing(journal) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_segment_that_cannot_be_read_is_told_once_and_left_out(journal: Path) -> None:
+    broken = next((journal / SEGMENTS).rglob("000000000002-*"))
+    broken.write_bytes(b"PAR1 no")
+    reports = compact(journal)
+    damage = [text for report in reports for text in report.damage]
+    assert len(damage) == 1
+    assert str(broken) in damage[0]
+    compact(journal)
+    assert landing(journal) == [1, 2, 3]
+    assert not list((journal / COMPACTED).rglob(".*"))
+    broken.unlink()
+    assert numbers(journal) == [n for n in everything() if not 10 < n <= 20]
+
+
+def test_compaction_may_be_killed_anywhere(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in every_step():
+        journal = copied(template, tmp_path / str(step.number))
+        with step.dying(monkeypatch):
+            compact(journal)
+        assert numbers(journal) == everything(), step.number
+        compact(journal)
+        assert numbers(journal) == everything(), step.number
+        assert landing(journal) == [], step.number
+        assert not (journal / INTENT).exists()
+        assert not [path for path in (journal / COMPACTED).rglob(".*") if path.is_file()], step.number
+    assert step.number > 20
+
+
+# -- retention --------------------------------------------------------------------------------------
+
+
+def let_go(journal: Path, wall: float, days: float = 1.0, limit: int = 1 << 40) -> Removal:
+    return Retention(journal, days, limit, lambda: wall).turn()
+
+
+def test_hours_that_are_too_old_go(journal: Path) -> None:
+    day = 86_400.0
+    assert let_go(journal, NOON_S + HOUR_S + day - 1) == Removal()
+    removal = let_go(journal, NOON_S + HOUR_S + day)
+    assert (len(removal.hours), removal.files, removal.rows) == (1, 3, 30)
+    assert numbers(journal) == everything()[30:]
+    assert len(list((journal / SEGMENTS).rglob("hour=*"))) == 1
+    noted = json.loads((journal / RETAINED).read_text())
+    assert (noted["hours"], noted["rows"], noted["since"] > removal.hours[0]) == (1, 30, True)
+
+
+def test_the_oldest_go_until_the_rest_is_small_enough(journal: Path) -> None:
+    compact(journal)
+    sizes = [path.stat().st_size for path in segment_files(journal)]
+    removal = let_go(journal, NOON_S + 2 * HOUR_S, limit=sum(sizes) - 1)
+    assert (len(removal.hours), removal.rows, removal.bytes) == (1, 30, sizes[0])
+    assert numbers(journal) == everything()[30:]
+
+
+def test_the_hour_that_has_not_ended_stays_whatever_it_takes(journal: Path) -> None:
+    let_go(journal, NOON_S + HOUR_S + 10.0, limit=1)
+    assert numbers(journal) == everything()[30:]
+
+
+def test_rows_that_are_there_twice_are_counted_once(journal: Path) -> None:
+    read_upto(journal, 0, name="slow")
+    compact(journal)
+    (journal / READERS / "slow.json").unlink()
+    assert len(landing(journal)) == 6
+    assert let_go(journal, LATER_S).rows == 60
+
+
+def test_what_somebody_reads_is_not_let_go(journal: Path) -> None:
+    read_upto(journal, 4)
+    removal = let_go(journal, LATER_S)
+    assert (removal.rows, removal.held) == (30, "tables has read up to 4 only")
+    assert numbers(journal) == everything()[30:]
+
+
+def test_damaged_logs_go_when_they_are_old(journal: Path) -> None:
+    damaged = journal / OPEN_LOGS / "000000000009.damaged"
+    damaged.touch()
+    os.utime(damaged, (NOON_S, NOON_S))
+    let_go(journal, NOON_S + 86_399)
+    assert damaged.exists()
+    let_go(journal, NOON_S + 86_401)
+    assert not damaged.exists()
+
+
+def test_retention_may_be_killed_anywhere(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = copied(template, tmp_path / "compacted")
+    read_upto(first, 0)
+    compact(first)
+    (first / READERS / "tables.json").unlink()
+    now = NOON_S + 2 * HOUR_S
+    for step in every_step():
+        journal = copied(first, tmp_path / str(step.number))
+        with step.dying(monkeypatch):
+            let_go(journal, now, days=1 / 24)
+        found = numbers(journal)
+        # Never twice, and from the hour on that was noted everything.
+        assert len(found) == len(set(found)), step.number
+        assert set(found) >= set(everything()[30:]), step.number
+        if not (journal / RETAINED).exists():
+            assert found == everything(), step.number
+        let_go(journal, now, days=1 / 24)
+        assert numbers(journal) == everything()[30:], step.number
+    assert step.number > 8
