@@ -13,14 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.errors import JournalDamaged
+from polybus.journal import lock
 from polybus.journal import writer as writer_module
 from polybus.journal.log import (
+    DAMAGED,
     FINISHED,
     OPEN,
+    PLAN,
+    STATE,
     Batch,
     Damage,
     LogHead,
     finish_leftovers,
+    last_number,
     log_files,
     log_path,
     read_batches,
@@ -204,3 +209,77 @@ def test_half_a_batch_is_taken_back(folder: Path, monkeypatch: pytest.MonkeyPatc
     writer.append(1, b"after")
     assert writer.stop() == 1
     assert [(first, len(payload)) for first, _, payload in records_in(folder)] == [(1, 1000), (3, 5)]
+
+
+def test_names_are_not_used_again_when_the_logs_are_gone(folder: Path) -> None:
+    """The archiver removed them, and perhaps it died before it could say so everywhere."""
+    folder.mkdir(parents=True)
+    assert last_number(folder) == 0
+    (folder.parent / STATE).write_text('{"next": {}, "segments": 3, "log": 7}')
+    assert last_number(folder) == 7
+    (folder.parent / PLAN).write_text('{"logs": ["000000000008.log", "000000000009.log"], "name": "x"}')
+    assert last_number(folder) == 9
+    log_path(folder, 10, DAMAGED).touch()
+    writer = open_writer(folder)
+    writer.append(1, b"new")
+    writer.stop()
+    assert [path.name for path in log_files(folder)] == ["000000000011.log"]
+    assert writer.state().finished == 11
+
+
+def test_a_folder_that_cannot_be_made_stops_nothing_and_is_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "RETRY_S", 0.001)
+    in_the_way = folder.parent
+    in_the_way.write_text("a file")
+    writer = open_writer(folder)
+    until(lambda: "cannot be begun" in writer.state().trouble)
+    writer.append(2, b"lost")
+    until(lambda: writer.state().lost == 2)
+    assert writer.state().trouble
+    in_the_way.unlink()
+    writer.append(1, b"kept")
+    until(lambda: writer.state().written == 1)
+    until(lambda: not writer.state().trouble)
+    assert writer.stop() == 2
+    assert list(records_in(folder)) == [(3, 1, b"kept")]
+
+
+def test_without_an_archiver_the_oldest_logs_go(folder: Path) -> None:
+    writer = open_writer(folder, roll_bytes=500, keep_bytes=2000)
+    for number in range(20):
+        writer.append(1, bytes([number]) * 600)
+        until(lambda number=number: writer.state().written == number + 1)
+    writer.stop()
+    assert sum(path.stat().st_size for path in log_files(folder)) <= 2000
+    kept = [first for first, _, _ in records_in(folder)]
+    assert kept == list(range(21 - len(kept), 21))
+    assert writer.state().removed == 20 - len(kept)
+
+
+def test_logs_that_somebody_archives_are_not_removed(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    held = lock.take(folder.parent)
+    assert held is not None
+    assert lock.take(folder.parent) is None
+    assert lock.holder(folder.parent) == str(os.getpid())
+    writer = open_writer(folder, roll_bytes=100, keep_bytes=100)
+    for number in range(5):
+        writer.append(1, bytes(200))
+        until(lambda number=number: writer.state().written == number + 1)
+    writer.stop()
+    assert len(log_files(folder)) == 5
+    os.close(held)
+
+
+def test_a_log_is_finished_when_it_is_old_and_somebody_is_told(folder: Path) -> None:
+    told: list[int] = []
+    writer = open_writer(folder, roll_s=0.01, on_finished=lambda: told.append(1))
+    writer.append(1, b"a")
+    until(lambda: writer.state().finished == 1)
+    # Once when it began, once for the log; and none is begun while there is nothing to write.
+    assert told == [1, 1]
+    assert not log_files(folder, OPEN)
+    writer.stop()
+    assert len(log_files(folder)) == 1

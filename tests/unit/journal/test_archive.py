@@ -1,0 +1,186 @@
+"""The archiver's process: what it does when, what it says, and how it goes on after an error."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polybus.errors import ConfigError
+from polybus.journal import archiver as archiver_module
+from polybus.journal import lock
+from polybus.journal.archive import TIDY_S, Archive, Keep, main
+from polybus.journal.archiver import SEGMENTS, Archiver
+from polybus.journal.log import STATE, LogHead, log_files, write_batch, write_head
+from polybus.journal.progress import read_progress
+from polybus.journal.record import Row
+from polybus.journal.retention import COMPACTED, READERS
+from support.journals import HOUR_US, NOON_US, Logs, everything
+
+NOON_S = NOON_US / 1e6
+
+
+class Told:
+    """An archive of which everything that it says is kept."""
+
+    def __init__(self, journal: Path, keep: Keep | None = None) -> None:
+        self.lines: list[str] = []
+        self.now = NOON_S + 7200.0
+        self.archive = Archive(journal, keep or Keep(1000.0), self.lines.append, lambda: self.now)
+
+    def work(self) -> bool:
+        return self.archive.work()
+
+
+def rows(first: int, count: int) -> list[Row]:
+    return [Row("accepted", NOON_US + n * 1000, token=b"t%d" % n) for n in range(first, first + count)]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    return Logs(tmp_path)
+
+
+def test_what_it_did_can_be_read(logs: Logs, tmp_path: Path) -> None:
+    logs.write(rows(0, 5))
+    logs.skip(3)
+    logs.write(rows(8, 2))
+    told = Told(tmp_path)
+    assert told.work()
+    progress = read_progress(tmp_path)
+    # With the row that stands for those that are missing.
+    assert (progress.pid, progress.rows, progress.lost, progress.log) == (os.getpid(), 8, 3, 2)
+    assert progress.at == told.now
+    assert "3 records are missing" in told.lines[0]
+    # What was lost stays lost after a restart; the rest is counted anew.
+    again = Told(tmp_path).archive.progress
+    assert (again.rows, again.lost, again.log) == (0, 3, 2)
+
+
+def test_damage_is_told(logs: Logs, tmp_path: Path) -> None:
+    path = logs.write(rows(0, 5))
+    path.write_bytes(path.read_bytes()[:-3])
+    logs.write(rows(5, 5))
+    told = Told(tmp_path)
+    assert told.work()
+    progress = read_progress(tmp_path)
+    assert (progress.damage, progress.lost) == (1, 5)
+    assert str(path) in progress.last_damage
+    assert "cut off" in told.lines[0]
+
+
+def test_records_that_make_no_sense_are_damage_and_no_end(logs: Logs, tmp_path: Path) -> None:
+    """Their checksum is right: whoever wrote them was wrong."""
+    logs.write(rows(0, 2))
+    bad = logs.write(rows(2, 2))
+    bad.write_bytes(write_head(LogHead("tested", "life", 2, 0.0)) + write_batch(3, 2, b"no records"))
+    logs.write(rows(4, 2))
+    told = Told(tmp_path)
+    assert told.work()
+    assert read_progress(tmp_path).damage == 1
+    found = everything(tmp_path)
+    assert [(row["seq"], row["what"]) for row in found] == [
+        (1, "accepted"),
+        (2, "accepted"),
+        (4, "hole"),
+        (5, "accepted"),
+        (6, "accepted"),
+    ]
+    assert bad.with_suffix(".damaged").exists()
+
+
+def test_a_full_disk_is_told_once_and_tried_again(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.write(rows(0, 5))
+    told = Told(tmp_path)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archiver_module.pq, "write_table", refuse)
+        assert not told.work()
+        assert not told.work()
+        assert "No space left" in read_progress(tmp_path).trouble
+        assert len(told.lines) == 1
+    assert told.work()
+    assert told.lines[1:] == ["archives again"]
+    assert not read_progress(tmp_path).trouble
+    assert len(everything(tmp_path)) == 5
+
+
+def test_what_is_too_old_goes_and_is_told(logs: Logs, tmp_path: Path) -> None:
+    logs.write(rows(0, 5))
+    told = Told(tmp_path, Keep(days=1.0))
+    told.work()
+    told.now += 86_400.0
+    told.work()
+    assert told.lines[-1].startswith("let go of 1 hours")
+    assert read_progress(tmp_path).removed_hours == 1
+    assert not everything(tmp_path)
+
+
+def test_hours_are_looked_at_now_and_then(logs: Logs, tmp_path: Path) -> None:
+    told = Told(tmp_path, Keep(days=1000.0, compact_after_s=0.0))
+    told.work()
+    for number in range(3):
+        logs.write(rows(number, 1))
+        told.work()
+    assert not list((tmp_path / COMPACTED).rglob("*.parquet"))
+    told.now += TIDY_S
+    told.work()
+    assert len(list((tmp_path / COMPACTED).rglob("*.parquet"))) == 1
+    # Then once more, at once: there may be more, and what was compacted is removed.
+    told.work()
+    assert not list((tmp_path / SEGMENTS).rglob("*.parquet"))
+    assert read_progress(tmp_path).compacted == 3
+    assert len(everything(tmp_path)) == 3
+
+
+def test_who_holds_things_up_is_told_once(logs: Logs, tmp_path: Path) -> None:
+    logs.write(rows(0, 5))
+    told = Told(tmp_path, Keep(days=1.0))
+    (tmp_path / READERS).mkdir()
+    (tmp_path / READERS / "tables.json").write_text(
+        f'{{"name": "tables", "upto": 0, "at": {NOON_S + 86_400}}}'
+    )
+    for _ in range(3):
+        told.now += 86_400.0
+        told.work()
+    assert [line for line in told.lines if "stay" in line] == [
+        "old segments stay: tables has read up to 0 only"
+    ]
+    told.now += 7 * 86_400.0
+    told.work()
+    assert any("tables.json" in line for line in told.lines)
+    assert not everything(tmp_path)
+
+
+def test_only_one_at_a_time(tmp_path: Path) -> None:
+    held = lock.take(tmp_path)
+    assert held is not None
+    with pytest.raises(ConfigError, match=str(os.getpid())):
+        main([str(tmp_path), "--alone"])
+    os.close(held)
+
+
+def test_the_number_of_the_last_log_outlives_it(logs: Logs, tmp_path: Path) -> None:
+    logs.write(rows(0, 1))
+    logs.write(rows(1, 1))
+    archiver = Archiver(tmp_path)
+    while archiver.turn().logs:
+        pass
+    assert archiver.last_log == Archiver(tmp_path).last_log == 2
+    assert (tmp_path / STATE).exists()
+    assert not log_files(tmp_path / "open")
+
+
+def test_hours_of_different_days(logs: Logs, tmp_path: Path) -> None:
+    logs.write([Row("accepted", NOON_US + n * 30 * HOUR_US) for n in range(3)])
+    told = Told(tmp_path)
+    told.work()
+    assert len({path.parent.parent for path in (tmp_path / SEGMENTS).rglob("*.parquet")}) == 3
