@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 import threading
 import time
 import uuid
@@ -36,6 +37,7 @@ from polybus.spark.tables import Lake, file_system
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(: |$)")
 STATE: Final = "_pipeline.json"
 CHECKPOINT: Final = "_checkpoint"
 LOCK: Final = ".polybus-pipeline.lock"
@@ -297,10 +299,11 @@ def number_of(segment: str) -> int:
 def _cause(error: StreamingQueryException) -> str:
     """The sentence among Spark's pages."""
     text = str(error).split("terminated with exception:", 1)[-1].split("=== Streaming Query ===", 1)[0]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # A failure of ours comes as a traceback, whose last line tells it.
-    ours = [line for line in lines if line.startswith("polybus.") or "Error:" in line]
-    return (ours[-1:] or lines[:1] or ["no reason was given"])[0]
+    lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("SQLSTATE")]
+    if "Traceback (most recent call last)" in text:
+        # A failure in Python: its last lines that are not indented tell it.
+        lines = [line for line in lines if _RAISED.match(line)][-1:] or lines
+    return lines[0].strip() if lines else "no reason was given"
 
 
 def _exists(uri: str) -> bool:
