@@ -29,6 +29,24 @@ def archive(journal: Path, rows: int = 100_000) -> None:
     until(lambda: not archiver.turn().logs and not log_files(journal / OPEN_LOGS), "the archiver's work", 120)
 
 
+def archive_all(data_dir: Path) -> None:
+    """The same by command; the archiver of a broker that has just ended may still be at work."""
+
+    def is_done() -> bool:
+        done = subprocess.run(
+            [str(POLYBUS), "archive", "--data-dir", str(data_dir), "--once"],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=BUILD_S,
+        )
+        assert not done.returncode or "archived already" in done.stderr, done.stderr
+        return not done.returncode
+
+    until(is_done, "the archiver's work", 120)
+    assert not log_files(data_dir / "journal" / OPEN_LOGS), "the archiver left logs behind"
+
+
 def command(do: str, journal: Path, tables: Path, *more: str) -> list[str]:
     return [str(POLYBUS), "pipeline", do, "--journal", str(journal), "--tables", str(tables), *more]
 

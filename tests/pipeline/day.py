@@ -4,12 +4,13 @@ A live broker cannot be told that it is tomorrow, so a day's width (midnight, ma
 times, clocks that are set back) comes from records made here, with the journal's own code.  What is made is
 kept as plain rows as well: what the journal holds in the end can be held against them.
 
-Everything follows from the seed.
+Everything but the date follows from the seed.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,8 @@ from polybus.journal.record import NO_LINK, Row, write_row
 
 SECOND: Final = 1_000_000
 HOUR: Final = 3600 * SECOND
-# 2025-11-15, 23:40: the day begins a little before midnight.
-BEGIN: Final = 1_763_250_000 * SECOND
+# The day before today, and from a little before midnight: old enough to be over, young enough to be kept.
+BEGIN: Final = (int(time.time()) // 86_400 * 86_400 - 86_400 - 1_200) * SECOND
 LINKS: Final = {1: "ebus.frontend", 2: "ebus.backend", 3: "majordomo.clients", 4: "majordomo.workers"}
 DIALECTS: Final = ("ebus", "emqp", "mdp1", "mdp2", "mdr", "dbp")
 # Names as people give them, and as they do not expect them.

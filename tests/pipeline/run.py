@@ -25,14 +25,13 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pipeline.building import archive, check, pipeline, place_of, rows_of, versions
+from pipeline.building import archive_all, check, pipeline, place_of, rows_of, versions
 from pipeline.day import Day, Life, plain_rows, write_logs
 from pipeline.expected import Rows
 from pipeline.traffic import SETTINGS, Broker, Traffic
 from polybus.journal.archiver import OPEN_LOGS
+from polybus.journal.log import last_number
 
-# Logs of the day that never was have numbers that no broker reaches while this runs.
-FIRST_LOG: Final = 500_000
 # What of it is there when the tables are built for the first time.
 MORNING: Final = 0.6
 
@@ -47,8 +46,7 @@ class Check:
         self._began = time.monotonic()
         self._scale = 20 if is_quick else 150
         self._lives: list[Life] = Day(4_000 if is_quick else 30_000, seed).lives()
-        self._segment_rows = 2_000 if is_quick else 20_000
-        self._log = FIRST_LOG
+        self._log_rows = 500 if is_quick else 5_000
 
     def say(self, text: str) -> None:
         print(f"{time.monotonic() - self._began:6.1f} s  {text}", flush=True)
@@ -69,16 +67,14 @@ class Check:
         traffic.morning()
         self.say(f"the morning: {traffic.tally.requests} requests")
         broker.stop()
-        broker.start()
-        traffic.wait_for_workers()
-        traffic.call_all(3, 1)
-        traffic.rest()
-        self._write_day(0.0, MORNING)
-        archive(broker.journal, self._segment_rows)
+        self._write_day(broker, 0.0, MORNING)
+        archive_all(broker.folder / "data")
         took = pipeline("build", broker.journal, self.tables)
         self.say(f"the first build took {took:.1f} s")
         # The tables must be right at any time, not only in the end.
         self._compare(rows_of(broker.journal), "at noon")
+        broker.start()
+        traffic.wait_for_workers()
         traffic.evening()
         jobs = traffic.leave_jobs(5)
         traffic.rest()
@@ -91,16 +87,17 @@ class Check:
         self.say(f"the evening: {traffic.tally.requests} requests in all")
         broker.stop()
 
-    def _write_day(self, begin: float, end: float) -> None:
-        """A part of each life of the day that never was."""
+    def _write_day(self, broker: Broker, begin: float, end: float) -> None:
+        """A part of each life of the day that never was; only while no broker numbers its logs."""
+        folder = broker.journal / OPEN_LOGS
+        number = last_number(folder) + 1
         for life in self._lives:
             first, until = (1 + int(len(life.rows) * share) for share in (begin, end))
-            folder = self.folder / "data" / "journal" / OPEN_LOGS
-            self._log = write_logs(folder, life, first, until, self._log)
+            number = write_logs(folder, life, first, until, number, self._log_rows)
 
     def _check(self, broker: Broker, traffic: Traffic) -> None:
-        self._write_day(MORNING, 1.0)
-        archive(broker.journal, self._segment_rows)
+        self._write_day(broker, MORNING, 1.0)
+        archive_all(broker.folder / "data")
         rows = rows_of(broker.journal)
         whats = Counter(row["what"] for row in rows)
         self.say(

@@ -50,6 +50,7 @@ SETTINGS: Final[dict[str, object]] = {
     "limits.request_ttl_s": TTL_S,
     "limits.orphan_grace_s": 0.5,
     "jobs.backoff_s": 0.05,
+    "journal.archive": "true",
 }
 FLAPS: Final = 6
 SLOW_WORKERS: Final = 12

@@ -1,0 +1,327 @@
+"""Events per second from the journal into tables, beside bare Spark and DuckDB; and how fresh tables are.
+
+    python benchmarks/pipeline.py [--quick] [--events 5000000] [--rounds 2] [--seconds 30] [--json]
+
+A journal of five million events is made first (`_pipeline_journal.py`).  All measurements are of one run, and
+of one Spark session in this process:
+
+    scan     bare Spark reads the same columns of the same files, and drops them
+    build    all tables from nothing, as `polybus pipeline build` does; once cold, then warm
+    stream   the same journal as a backlog of `polybus pipeline run`, in batches of some 400,000 events
+    duckdb   the same tables by DuckDB (`_pipeline_duckdb.py`), with as many threads
+    fresh    `polybus pipeline run` beside a journal that grows by 5,000 events a second, through the broker's
+             writer and archiver: from an event to its row in service_metrics, as another process sees it
+
+Cold is the first build after the session has started: Java compiles while it works.  Warm are all others; the
+files of the journal are in the page cache for everybody.
+
+The exit status says whether everything worked and the tables have as many rows as DuckDB's, not whether it
+was fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import _parts as parts
+from _pipeline_duckdb import build as build_with_duckdb
+from _pipeline_journal import ROWS, Generator
+from deltalake import DeltaTable
+from rich.console import Console
+from rich.table import Table
+
+from polybus.spark.pipeline import EVENTS, Pipeline
+from polybus.spark.session import open_session
+from polybus.spark.tables import read_table
+
+HERE: Final = Path(__file__).resolve().parent
+NAMES: Final = (
+    *("traces", "service_metrics", "calls", "workers", "last_values", "topics", "logs", "dead_letters"),
+    "alerts",
+)
+GOALS: Final = {"batch": 400_000.0, "batch of scan": 0.2, "stream": 150_000.0, "fresh p95": 5.0}
+# Small enough that catching up takes many batches, as it does when the journal comes in pieces.
+STREAM_BYTES: Final = "16m"
+FRESH_RATE: Final = 5_000
+LOOK_S: Final = 0.1
+# After so many versions of the table the stream of a fresh Java has found its pace.
+WARM_BATCHES: Final = 8
+PATIENCE_S: Final = 300.0
+
+
+class Bench:
+    def __init__(self, folder: Path, events: int, rounds: int, fresh_s: float) -> None:
+        self._folder = folder
+        self._segments = max(2, events // ROWS)
+        self._rounds = rounds
+        self._fresh_s = fresh_s
+        self._console = Console()
+        self._tables = 0
+        self.figures: dict[str, Any] = {}
+        self.trouble: list[str] = []
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False)
+
+    def run(self) -> None:
+        big, small = self._folder / "big", self._folder / "small"
+        events, fifth = self._make(big, small)
+        spark = open_session()
+        try:
+            self._measure(spark, big, small, events, fifth)
+        finally:
+            spark.stop()
+        self.figures["fresh"] = self._fresh()
+
+    def _make(self, big: Path, small: Path) -> tuple[int, int]:
+        """A journal, and another that is its first fifth; how many events they have."""
+        began = time.monotonic()
+        generator = Generator(big)
+        few = max(1, self._segments // 5)
+        fifth = generator.write(few)
+        shutil.copytree(big, small, copy_function=os.link)
+        events = fifth + generator.write(self._segments - few)
+        size = sum(path.stat().st_size for path in big.rglob("*.parquet"))
+        took = time.monotonic() - began
+        self.say(
+            f"{events:,} events in {self._segments} segments of {size / 2**20:.0f} MiB, made in {took:.0f} s"
+        )
+        return events, fifth
+
+    # -- Spark ----------------------------------------------------------------------------------
+
+    def _measure(self, spark: Any, big: Path, small: Path, events: int, fifth: int) -> None:
+        cold, _ = self._build(spark, small)
+        self._note("build, cold", fifth, [cold])
+        builds: list[float] = []
+        scans: list[float] = []
+        ducks: list[float] = []
+        smalls: list[float] = []
+        for _ in range(self._rounds):
+            # Taking turns: a machine changes its speed while one looks.
+            smalls.append(self._build(spark, small)[0])
+            scans.append(self._scan(spark, big))
+            took, counts = self._build(spark, big)
+            builds.append(took)
+            took, others = build_with_duckdb(big, self._folder / "duckdb", os.cpu_count() or 1)
+            ducks.append(took)
+            if counts != others:
+                self.trouble.append(f"the tables differ in their rows: {counts}, DuckDB: {others}")
+        self._note("build of a fifth", fifth, smalls)
+        self._note("build", events, builds)
+        self._note("scan", events, scans)
+        self._note("duckdb", events, ducks)
+        self._note("stream", events, [self._stream(spark, big, events)])
+        self.figures["rows"] = counts
+        growth = statistics.median(builds) / statistics.median(smalls)
+        self.figures["growth"] = {"events": events / fifth, "seconds": growth}
+
+    def _note(self, name: str, events: int, seconds: list[float]) -> None:
+        rate = events / statistics.median(seconds)
+        self.figures[name] = {
+            "events": events,
+            "seconds": [round(s, 2) for s in seconds],
+            "rate": round(rate),
+        }
+        self.say(f"{name}: {rate:,.0f} events/s ({', '.join(f'{s:.1f} s' for s in seconds)})")
+
+    def _fresh_tables(self) -> Path:
+        self._tables += 1
+        return self._folder / f"tables-{self._tables}"
+
+    def _build(self, spark: Any, journal: Path) -> tuple[float, dict[str, int]]:
+        tables = self._fresh_tables()
+        began = time.monotonic()
+        Pipeline(spark, str(journal), str(tables)).build()
+        took = time.monotonic() - began
+        counts = {name: read_table(str(tables), name).num_rows for name in NAMES}
+        shutil.rmtree(tables)
+        _forget_readers(journal)
+        return took, counts
+
+    def _scan(self, spark: Any, journal: Path) -> float:
+        began = time.monotonic()
+        rows = spark.read.schema(EVENTS).option("recursiveFileLookup", "true")
+        # All that some table needs; this one none does.
+        needed = rows.parquet(str(journal / "segments")).drop("client_link")
+        needed.write.format("noop").mode("overwrite").save()
+        return time.monotonic() - began
+
+    def _stream(self, spark: Any, journal: Path, events: int) -> float:
+        """From the start of the stream until all events are in the tables."""
+        tables = self._fresh_tables()
+        seen = 0
+        batches = 0
+        done_at = 0.0
+
+        def watch(batch: Any) -> None:
+            nonlocal seen, batches, done_at
+            seen += batch.rows
+            batches += 1
+            if seen >= events:
+                done_at = time.monotonic()
+                pipeline.stop()
+
+        pipeline = Pipeline(spark, str(journal), str(tables), watch=watch, batch_bytes=STREAM_BYTES)
+        began = time.monotonic()
+        pipeline.run()
+        if seen != events:
+            self.trouble.append(f"the stream has seen {seen} events of {events}")
+        self.figures["stream batches"] = batches
+        shutil.rmtree(tables)
+        _forget_readers(journal)
+        return done_at - began
+
+    # -- freshness ------------------------------------------------------------------------------
+
+    def _fresh(self) -> dict[str, float]:
+        journal, tables, out = (self._folder / name for name in ("live", "live-tables", "ends.json"))
+        journal.mkdir()
+        (journal / "segments").mkdir()
+        polybus = str(Path(sys.executable).with_name("polybus"))
+        feeder = subprocess.Popen(
+            [sys.executable, str(HERE / "_pipeline_feed.py"), str(journal), str(FRESH_RATE), str(out)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+        log = (self._folder / "run.log").open("wb")
+        command = [polybus, "pipeline", "run", "--journal", str(journal), "--tables", str(tables)]
+        runner = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            seen, warm_at = self._watch_rows(tables, runner)
+        finally:
+            assert feeder.stdin is not None
+            feeder.stdin.close()
+            parts.stop(runner)
+            log.close()
+            feeder.wait(PATIENCE_S)
+        fed = json.loads(out.read_text())
+        if fed["lost"]:
+            self.trouble.append(f"the journal lost {fed['lost']} events")
+        ages = sorted(_ages(fed["ends"], seen, warm_at))
+        if not ages:
+            raise parts.Broken("no event of the live journal came into the tables while it was watched")
+        p50, p95 = (ages[int(len(ages) * q)] for q in (0.5, 0.95))
+        self.say(
+            f"fresh: at {fed['rate']:,.0f} events/s p50 {p50:.2f} s, p95 {p95:.2f} s, "
+            f"longest {ages[-1]:.2f} s ({len(ages):,} requests)"
+        )
+        return {"p50_s": p50, "p95_s": p95, "longest_s": ages[-1], "rate": fed["rate"]}
+
+    def _watch_rows(
+        self, tables: Path, runner: subprocess.Popen[bytes]
+    ) -> tuple[list[tuple[float, int]], float]:
+        """When how many requests were in service_metrics; and from when on it counts."""
+        place = str(tables / "service_metrics")
+        deadline = time.monotonic() + PATIENCE_S
+        seen: list[tuple[float, int]] = []
+        table: DeltaTable | None = None
+        warm_at = end_at = float("inf")
+        pause = threading.Event()
+        while time.time() < end_at:
+            if runner.poll() is not None:
+                raise parts.Broken(
+                    f"polybus pipeline run has ended:\n{(self._folder / 'run.log').read_text()}"
+                )
+            if time.monotonic() > deadline:
+                raise parts.Broken("the stream was not there in time")
+            if table is None and DeltaTable.is_deltatable(place):
+                table = DeltaTable(place)
+            elif table is not None:
+                before = table.version()
+                table.update_incremental()
+                if table.version() > before:
+                    rows = table.to_pyarrow_dataset().to_table(columns=["requests"])
+                    count = sum(rows["requests"].to_pylist())
+                    seen.append((time.time(), count))
+                    if len(seen) == WARM_BATCHES:
+                        warm_at = time.time()
+                        end_at = warm_at + self._fresh_s
+                        deadline = time.monotonic() + self._fresh_s + PATIENCE_S
+            pause.wait(LOOK_S)
+        return seen, warm_at
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def report(self) -> str:
+        f = self.figures
+        batch, scan, stream = (f[name]["rate"] for name in ("build", "scan", "stream"))
+        p95 = f["fresh"]["p95_s"]
+        growth = f["growth"]
+        table = Table("goal", "wanted", "measured", "")
+        goals = (
+            ("batch, warm", f"≥ {GOALS['batch']:,.0f} events/s", f"{batch:,.0f}", batch >= GOALS["batch"]),
+            ("batch of scan", f"≥ {GOALS['batch of scan']:g}", f"{batch / scan:.2f}", batch / scan >= 0.2),
+            ("stream", f"≥ {GOALS['stream']:,.0f} events/s", f"{stream:,.0f}", stream >= GOALS["stream"]),
+            ("fresh, p95", f"< {GOALS['fresh p95']:g} s", f"{p95:.2f} s", p95 < GOALS["fresh p95"]),
+        )
+        for name, wanted, measured, is_met in goals:
+            table.add_row(name, wanted, measured, "met" if is_met else "not met")
+        self._console.print(table)
+        self.say(
+            f"{growth['events']:.1f} times as many events took {growth['seconds']:.1f} times as long; "
+            f"the stream took {f['stream batches']} batches"
+        )
+        return (
+            f"bench-pipeline: batch={batch} stream={stream} scan={scan} duckdb={f['duckdb']['rate']} "
+            f"fresh_p95={p95:.2f}"
+        )
+
+
+def _ages(ends: list[int], seen: list[tuple[float, int]], since: float) -> list[float]:
+    """How old each request's end was when it was first seen, for those that ended after `since`."""
+    ages = []
+    done = 0
+    for at, count in seen:
+        ages += [at - end / 1e6 for end in ends[done:count] if end / 1e6 >= since]
+        done = max(done, count)
+    return ages
+
+
+def _forget_readers(journal: Path) -> None:
+    """The tables are gone: so is the reader that made them."""
+    shutil.rmtree(journal / "readers", ignore_errors=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The pipeline, beside bare Spark and DuckDB.")
+    parser.add_argument("--quick", action="store_true", help="few events and one round, for CI")
+    parser.add_argument("--events", type=int, default=5_000_000, help="how many (5000000)")
+    parser.add_argument("--rounds", type=int, default=2, help="of the warm measurements (2)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long freshness is watched (30)")
+    parser.add_argument("--json", action="store_true", help="figures for machines, before the last line")
+    options = parser.parse_args()
+    if options.quick:
+        options.events, options.rounds, options.seconds = 400_000, 1, 8.0
+    parts.end_children_with_us()
+    folder = Path(tempfile.mkdtemp(prefix="polybus-bench-pipeline-"))
+    bench = Bench(folder, options.events, options.rounds, options.seconds)
+    try:
+        bench.run()
+        last = bench.report()
+    except parts.Broken as error:
+        print(f"bench-pipeline: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.json:
+        print(json.dumps(bench.figures))
+    for trouble in bench.trouble:
+        print(f"wrong: {trouble}")
+    print(last)
+    return 1 if bench.trouble else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
