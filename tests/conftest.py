@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Any
 
 import pytest
 
 from support import plain
 
+SPARK_TESTS = "tests/spark/"
+
 if plain.is_wanted():
     plain.use_plain_sources()
 
 # Whoever runs the tests in the background has SIGINT ignored, and so would every command that we start.
-if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+if (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -21,3 +27,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     stale = [] if plain.is_wanted() else list(plain.stale_modules())
     if stale:
         pytest.exit(f"compiled modules are older than their sources, run 'make setup': {', '.join(stale)}", 3)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`, all tests of Spark go to one process and share its session; the others go anywhere.
+
+    Not with pytest-xdist's own groups: pytest 9.2 does not let it put them into the names of tests.
+    """
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneProcessForSpark(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return SPARK_TESTS if nodeid.startswith(SPARK_TESTS) else nodeid
+
+    return OneProcessForSpark(config, log)

@@ -1,7 +1,7 @@
 """One Spark session for all tests of this folder.
 
 It takes ten seconds to start and half a gigabyte, so with several test processes all tests that need it go to
-the same one: the group is obeyed with `--dist loadgroup`, as `make test` has it.
+the same one: see the conftest above.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ TIMEOUT_S = 240
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.xdist_group("spark"))
             # A test's own limit is nearer to it, and counts.
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 

@@ -89,7 +89,7 @@ def test_it_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT], cwd=work, env=environ, capture_output=True, text=True, timeout=200
     )
     assert (done.returncode, done.stderr) == (0, "")
-    until(lambda: not Path("/proc", done.stdout.strip()).exists(), 30)
+    until(lambda: not Path("/proc", done.stdout.strip()).exists(), "the end of Java")
     assert list(work.iterdir()) == []
     assert len(list((tmp_path / "cache" / "polybus").glob("java-*"))) == 1
 
