@@ -15,6 +15,7 @@ import typer
 from polybus.cli import (
     discover,
     jobs,
+    journal,
     logs,
     operate,
     pipeline,
@@ -24,6 +25,7 @@ from polybus.cli import (
     talk,
     top,
     topics,
+    trace,
     worker,
 )
 from polybus.cli.archive import ARCHIVE_EXAMPLES, archive
@@ -89,6 +91,7 @@ for panel, name, command, epilog in (
     (LOOK, "tap", operate.tap, operate.TAP_EXAMPLES),
     (LOOK, "top", top.top, top.TOP_EXAMPLES),
     (LOOK, "logs", logs.logs, logs.LOGS_EXAMPLES),
+    (HISTORY, "trace", trace.trace, trace.TRACE_EXAMPLES),
     (ACT, "archive", archive, ARCHIVE_EXAMPLES),
     (ACT, "cancel", operate.cancel, operate.CANCEL_EXAMPLES),
     (ACT, "drain", operate.drain, operate.DRAIN_EXAMPLES),
@@ -110,6 +113,13 @@ for group_panel, title, group, text, group_epilog in (
         schedule.COMMANDS,
         "Schedules: jobs that the broker starts again and again, by interval or by cron.",
         examples("polybus schedule add cleanup '' --every 10m", "polybus schedule ls"),
+    ),
+    (
+        HISTORY,
+        "journal",
+        journal.COMMANDS,
+        "The journal: everything that flowed, written down: show it, check it, send requests again.",
+        examples("polybus journal tail -f", "polybus journal verify", "polybus journal replay --help"),
     ),
     (
         HISTORY,

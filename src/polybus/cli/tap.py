@@ -13,7 +13,7 @@ from rich.text import Text
 from polybus.cli.output import one_line, print_json, printable, say
 from polybus.client.admin import AdminClient
 
-_STYLES: Final = {
+STYLES: Final = {
     "accepted": "cyan",
     "queued": "cyan",
     "dispatched": "blue",
@@ -79,7 +79,7 @@ def line(record: dict[str, Any]) -> Text:
     at = record["at"]
     clock = time.strftime("%H:%M:%S", time.localtime(at)) + f".{int(at * 1000) % 1000:03d}"
     text = Text(clock, style="dim")
-    text.append(f" {record['what']:<12}", _STYLES.get(record["what"], ""))
+    text.append(f" {record['what']:<12}", STYLES.get(record["what"], ""))
     if record["service"]:
         text.append(f" {printable(record['service'])}", "bold")
     for role, sign in (("client", "from"), ("worker", "to")):

@@ -205,7 +205,7 @@ def read_rows(
     order of time. What cannot be read is told to `damage` (else logged), and the rest goes on."""
     told = damage or logging.getLogger(__name__).warning
     with Snapshot(journal) as snapshot:
-        wanted = _within(since, until, where)
+        wanted = within(since, until, where)
         for path in snapshot.segments:
             if is_in_range(path, since, until):
                 yield from read_segment(path, wanted, columns, told)
@@ -220,7 +220,7 @@ def is_in_range(path: Path, since: datetime | None, until: datetime | None) -> b
     return (until is None or begin < until) and (since is None or begin + timedelta(hours=1) > since)
 
 
-def _within(
+def within(
     since: datetime | None, until: datetime | None, where: pc.Expression | None
 ) -> pc.Expression | None:
     wanted = where
