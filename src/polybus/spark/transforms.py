@@ -24,6 +24,19 @@ QUANTILES: Final = (50, 95, 99)
 # Longer than anything waits: ten days in microseconds.
 LARGEST_POWER: Final = 10
 MICRO: Final = 1_000_000
+# What a row counts for: its request's wait and, if there was one, its time of service; or its services, if it
+# tells that a worker is gone.
+_ITEMS: Final = """
+explode(case
+    when what = 'worker_down' then
+        transform(split(name, ','), n -> struct(n as service, 'down' as measure, cast(null as bigint) as us))
+    when service_us is null then
+        array(struct(name as service, 'wait' as measure, wait_us as us))
+    else
+        array(struct(name as service, 'wait' as measure, wait_us as us),
+              struct(name as service, 'service' as measure, service_us as us))
+end) as item
+"""
 _COUNTS: Final = ("requests", *TERMINAL, "workers_down", "bytes_in", "bytes_out")
 
 
@@ -48,23 +61,19 @@ def between(begin: Column, end: Column) -> Column:
     return F.greatest(F.unix_micros(end) - F.unix_micros(begin), F.lit(0).cast("long"))
 
 
-def bucket(micros: Column) -> Column:
-    """The middle of the bucket that a time belongs to: at most one percent beside it.
+def bucket(micros: str) -> Column:
+    """The middle of the bucket that the time in a column belongs to: at most one percent beside it.
 
     Histograms with fixed buckets add up exactly, whatever is added to what: tables that are made in one go
     and tables that grew are the same.
     """
-    rounded = micros
-    branches: list[tuple[Column, Column]] = [(micros < 100, micros)]
+    # As one text: a column made piece by piece costs hundreds of calls into Java, for each batch.
+    branches = [f"when {micros} < 100 then {micros}"]
     for power in range(LARGEST_POWER + 1):
         unit = 10**power
         for upto, step in ((200 * unit, 2 * unit), (500 * unit, 5 * unit), (1000 * unit, 10 * unit)):
-            middle = micros - F.pmod(micros, F.lit(step).cast("long")) + step // 2
-            branches.append((micros < upto, middle))
-    chain = F.when(*branches[0])
-    for condition, value in branches[1:]:
-        chain = chain.when(condition, value)
-    return chain.otherwise(rounded)
+            branches.append(f"when {micros} < {upto}L then {micros} - {micros} % {step}L + {step // 2}L")
+    return F.expr(f"case {' '.join(branches)} else {micros} end")
 
 
 # -- requests ---------------------------------------------------------------------------------
@@ -99,16 +108,6 @@ def traces(events: DataFrame) -> DataFrame:
 
 def service_metrics_parts(events: DataFrame) -> DataFrame:
     """How many requests of a window had which wait, and which time of service: histograms in long form."""
-    nothing = F.lit(None).cast("long")
-    wait = F.when(F.col("accepted_at").isNotNull(), bucket(waited()))
-    down = F.transform(
-        F.split("service", ","),
-        lambda name: F.struct(name.alias("service"), F.lit("down").alias("measure"), nothing.alias("us")),
-    )
-    both = F.array(
-        F.struct(F.col("service"), F.lit("wait").alias("measure"), wait.alias("us")),
-        F.struct(F.col("service"), F.lit("service").alias("measure"), bucket(served()).alias("us")),
-    )
     items = (
         events.where(is_terminal() | (F.col("what") == "worker_down"))
         .where(F.col("service").isNotNull())
@@ -117,11 +116,18 @@ def service_metrics_parts(events: DataFrame) -> DataFrame:
             "what",
             "size",
             "body_size",
+            F.col("service").alias("name"),
             window_of(F.col("at"), METRICS_WINDOW_S).alias("window_start"),
-            F.explode(F.when(F.col("what") == "worker_down", down).otherwise(both)).alias("item"),
+            F.when(F.col("accepted_at").isNotNull(), waited()).alias("wait_us"),
+            served().alias("service_us"),
         )
+        .select(
+            *("broker", "what", "size", "body_size", "window_start", "name"),
+            bucket("wait_us").alias("wait_us"),
+            bucket("service_us").alias("service_us"),
+        )
+        .select("broker", "what", "size", "body_size", "window_start", F.expr(_ITEMS))
         .select("broker", "what", "size", "body_size", "window_start", "item.*")
-        .where((F.col("measure") != "service") | F.col("us").isNotNull())
     )
     # Each request is counted once, with its wait.
     first = F.col("measure") == "wait"
@@ -176,13 +182,19 @@ def service_metrics(parts: DataFrame) -> DataFrame:
     """Rates, errors and percentiles of each service in each window."""
     keys = ("broker", "service", "window_start")
     sums = parts.groupBy(*keys).agg(
-        *(F.sum(name).alias(name) for name in _COUNTS), *(_list(m) for m in ("wait", "service"))
+        *(F.sum(name).alias(name) for name in _COUNTS),
+        *(_list(measure) for measure in ("wait", "service")),
+        *(_total(measure).alias(f"{measure}_n") for measure in ("wait", "service")),
     )
     for measure in ("wait", "service"):
-        for q in QUANTILES:
-            sums = sums.withColumn(f"{measure}_p{q}_us", quantile(F.col(f"{measure}_buckets"), q))
+        sums = sums.withColumn(f"{measure}_at", quantiles(measure))
     rows = sums.select(
         "*",
+        *(
+            F.col(f"{measure}_at.p{q}").alias(f"{measure}_p{q}_us")
+            for measure in ("wait", "service")
+            for q in QUANTILES
+        ),
         (F.col("requests") / F.lit(float(METRICS_WINDOW_S))).alias("rate"),
         F.when(F.col("requests") > 0, (F.col("failed") + F.col("expired")) / F.col("requests")).alias(
             "error_rate"
@@ -198,23 +210,22 @@ def _list(measure: str) -> Column:
     return F.array_sort(pairs).alias(f"{measure}_buckets")
 
 
-def quantile(buckets: Column, percent: int) -> Column:
-    """The first bucket at which so many percent of the values are reached; null without values."""
-    total = F.aggregate(buckets, F.lit(0).cast("long"), lambda sum_, one: sum_ + one["count"])
-    begin = F.struct(F.lit(0).cast("long").alias("upto"), F.lit(None).cast("long").alias("us"))
-    found = F.aggregate(
-        buckets,
-        begin,
-        lambda state, one: F.struct(
-            (state["upto"] + one["count"]).alias("upto"),
-            F.when(
-                state["us"].isNull() & ((state["upto"] + one["count"]) * 100 >= total * percent), one["us"]
-            )
-            .otherwise(state["us"])
-            .alias("us"),
-        ),
+def _total(measure: str) -> Column:
+    return F.sum(F.when((F.col("measure") == measure) & F.col("us").isNotNull(), F.col("n")))
+
+
+def quantiles(measure: str) -> Column:
+    """The first buckets at which so many percent of the values are reached; null without values."""
+    names = [f"p{q}" for q in QUANTILES]
+    nothing = ", ".join(f"'{name}', cast(null as bigint)" for name in names)
+    found = ", ".join(
+        f"'p{q}', coalesce(s.p{q}, if((s.upto + b.count) * 100 >= {measure}_n * {q}, b.us, null))"
+        for q in QUANTILES
     )
-    return found["us"]
+    return F.expr(
+        f"aggregate({measure}_buckets, named_struct('upto', 0L, {nothing}), "
+        f"(s, b) -> named_struct('upto', s.upto + b.count, {found}))"
+    )
 
 
 def calls(events: DataFrame) -> DataFrame:
