@@ -135,7 +135,9 @@ def facts(found: Row) -> list[tuple[str, object]]:
 
 
 RETRY_EXAMPLES = examples(
-    "polybus jobs retry 5f3a9c01-17 5f3a9c01-18", "polybus jobs retry --all --queue email"
+    "polybus jobs retry 5f3a9c01-17 5f3a9c01-18",
+    "polybus jobs retry --all --queue email",
+    'polybus jobs retry --from-table \'service = "email" AND reason LIKE "timeout%"\' --dry-run',
 )
 
 
@@ -143,13 +145,39 @@ def retry(
     names: Names = None,
     all_: Annotated[bool, typer.Option("--all", help="Every dead letter, or every one of --queue.")] = False,
     queue: Queue = "",
+    from_table: Annotated[
+        str,
+        typer.Option(
+            "--from-table",
+            metavar="CONDITION",
+            help="Those in the pipeline's table dead_letters for which this condition of Spark SQL holds.",
+        ),
+    ] = "",
+    tables: Annotated[
+        str, typer.Option("--tables", metavar="PLACE", help="The tables, if not in the data directory.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --from-table: only tell which ones would be retried.")
+    ] = False,
     admin: Admin = None,
     data_dir: DataDir = None,
     json_: Json = False,
 ) -> None:
-    """Put dead letters back into their queues, with all their attempts ahead of them again."""
+    """Put dead letters back into their queues, with all their attempts ahead of them again.
+
+    They are named, or all, or found in the table dead_letters ('polybus pipeline build' makes it).
+    """
     from polybus.cli.output import print_json, say
 
+    if from_table:
+        if names or all_ or queue:
+            raise WrongUse("--from-table says which jobs are meant: no names, --all or --queue beside it")
+        from polybus.cli.dead_letters import retry_from_table
+
+        retry_from_table(from_table, tables, dry_run, admin, data_dir, json_)
+        return
+    if dry_run or tables:
+        raise WrongUse("--dry-run and --tables go with --from-table; 'polybus jobs dead' lists dead letters")
     answer = ask(admin, data_dir, "job_retry", **_which(names, all_, queue))
     if json_:
         print_json(answer)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
+from polybus.cli.alarm import AlarmAddress, NoPublish, RuleOptions
 from polybus.cli.options import Json, WrongUse, examples
+from polybus.cli.pipeline_report import REPORT_EXAMPLES, report
 
 if TYPE_CHECKING:
     from polybus.spark.batches import Batch
@@ -49,7 +51,9 @@ BUILD_EXAMPLES = examples(
     "polybus pipeline build --data-dir var/second --master spark://10.0.0.7:7077",
     "polybus pipeline build --journal /srv/bus/journal --tables /srv/bus/tables",
 )
-RUN_EXAMPLES = examples("polybus pipeline run", "polybus pipeline run --every 5")
+RUN_EXAMPLES = examples(
+    "polybus pipeline run", "polybus pipeline run --every 5 --rule error_rate=0.05 --rule slow=500ms"
+)
 REBUILD_EXAMPLES = examples("polybus pipeline rebuild")
 SHOW_EXAMPLES = examples(
     "polybus pipeline show",
@@ -64,14 +68,18 @@ def build(
     tables: Tables = "",
     master: Master = "local[*]",
     conf: Conf = None,
+    rule: RuleOptions = None,
+    no_publish: NoPublish = False,
+    address: AlarmAddress = None,
     json_: Json = False,
 ) -> None:
     """Bring the tables up to date with the journal, once.
 
     What is in the tables already is not read again. It can be interrupted at any point, also by kill -9: the
-    next run goes on where this one was, and no row is lost or doubled.
+    next run goes on where this one was, and no row is lost or doubled. New alerts are published on the bus.
     """
-    _work(lambda pipeline: pipeline.build(), data_dir, journal, tables, master, conf, json_)
+    more = _Alerts(rule, not no_publish, address)
+    _work(lambda pipeline: pipeline.build(), data_dir, journal, tables, master, conf, json_, more)
 
 
 def run(
@@ -84,9 +92,12 @@ def run(
         typer.Option("--every", min=0.1, metavar="SECONDS", help="How often to look for something new."),
     ] = 1.0,
     conf: Conf = None,
+    rule: RuleOptions = None,
+    no_publish: NoPublish = False,
+    address: AlarmAddress = None,
     json_: Json = False,
 ) -> None:
-    """Keep the tables up to date, until Ctrl-C or SIGTERM."""
+    """Keep the tables up to date, until Ctrl-C or SIGTERM. New alerts are published on the bus."""
     import signal
 
     def follow(pipeline: Pipeline) -> None:
@@ -94,7 +105,8 @@ def run(
             signal.signal(number, lambda *_: pipeline.stop())
         pipeline.run(every)
 
-    _work(follow, data_dir, journal, tables, master, conf, json_)
+    more = _Alerts(rule, not no_publish, address)
+    _work(follow, data_dir, journal, tables, master, conf, json_, more)
 
 
 def rebuild(
@@ -103,6 +115,7 @@ def rebuild(
     tables: Tables = "",
     master: Master = "local[*]",
     conf: Conf = None,
+    rule: RuleOptions = None,
     json_: Json = False,
 ) -> None:
     """Throw the tables away and make them from everything that the journal still has."""
@@ -111,7 +124,7 @@ def rebuild(
         pipeline.forget()
         pipeline.build()
 
-    _work(again, data_dir, journal, tables, master, conf, json_)
+    _work(again, data_dir, journal, tables, master, conf, json_, _Alerts(rule))
 
 
 def show(
@@ -133,6 +146,14 @@ def show(
         print_tables(place, json_)
 
 
+class _Alerts(NamedTuple):
+    """What the options say of alerts. A rebuild finds none that are news."""
+
+    rules: list[str] | None
+    are_published: bool = False
+    address: str | None = None
+
+
 def _work(
     task: Callable[[Pipeline], None],
     data_dir: Path,
@@ -141,11 +162,14 @@ def _work(
     master: str,
     conf: list[str] | None,
     json_: bool,
+    alerts: _Alerts,
 ) -> None:
+    from polybus.cli.alarm import Alarm, broker_of, read_rules
     from polybus.cli.output import say
     from polybus.spark.session import open_session, require_spark
 
     require_spark()
+    rules = read_rules(alerts.rules)
     settings = dict(_setting(text) for text in conf or ())
     journal = journal or str((data_dir / "journal").absolute())
     tables = tables or str((data_dir / "tables").absolute())
@@ -154,8 +178,9 @@ def _work(
     from polybus.spark.pipeline import Pipeline
 
     progress = _Progress(json_)
+    alarm = Alarm(alerts.address, broker_of(journal, data_dir)) if alerts.are_published else None
     try:
-        task(Pipeline(spark, journal, tables, watch=progress.tell))
+        task(Pipeline(spark, journal, tables, rules=rules, alarm=alarm, watch=progress.tell))
     finally:
         spark.stop()
     progress.end()
@@ -222,4 +247,5 @@ COMMANDS: Final = (
     ("run", run, RUN_EXAMPLES),
     ("rebuild", rebuild, REBUILD_EXAMPLES),
     ("show", show, SHOW_EXAMPLES),
+    ("report", report, REPORT_EXAMPLES),
 )
