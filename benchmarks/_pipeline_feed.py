@@ -63,7 +63,12 @@ def request(number: int, at: int) -> tuple[Row, Row, Row]:
 
 def feed(journal: Path, rate: int, out: Path) -> None:
     stopping = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), stopping.set()), daemon=True).start()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.readline()
+        stopping.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
     archiver = subprocess.Popen(
         [sys.executable, "-m", "polybus.journal.archive", str(journal)], stdin=subprocess.PIPE
     )

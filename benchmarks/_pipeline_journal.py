@@ -74,7 +74,7 @@ class Generator:
         self._seq += table.num_rows
         self._made += 1
         self._write(table)
-        return table.num_rows
+        return int(table.num_rows)
 
     # -- rows -----------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ NAMES: Final = (
 )
 GOALS: Final = {"batch": 400_000.0, "batch of scan": 0.2, "stream": 150_000.0, "fresh p95": 5.0}
 # Small enough that catching up takes many batches, as it does when the journal comes in pieces.
-STREAM_BYTES: Final = "16m"
+STREAM_BYTES: Final = 16 * 1024 * 1024
 FRESH_RATE: Final = 5_000
 LOOK_S: Final = 0.1
 # After so many versions of the table the stream of a fresh Java has found its pace.
