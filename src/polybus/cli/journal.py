@@ -109,9 +109,7 @@ def _show(verdict: Verdict, took_s: float) -> None:
     for line in lines:
         print(printable(line))
     if not verdict.has_store and verdict.lives:
-        print(
-            "note   there is no store beside this journal: whether guaranteed requests got lost is unknown"
-        )
+        print("note   there is no store beside this journal: whether guaranteed requests got lost is unknown")
     print(summary(verdict, took_s))
 
 

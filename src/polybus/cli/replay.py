@@ -338,4 +338,5 @@ def _show_plan(requests: list[Recorded], to: str, as_json: bool) -> None:
     if len(requests) > SHOWN:
         print(f"… and {len(requests) - SHOWN} more; --json has them all")
     kept = sum(each.can_be_sent for each in requests)
-    print(f"replay: would send {kept} of {len(requests)} requests; the bodies of the others were not kept")
+    others = "; the bodies of the others were not kept" if kept < len(requests) else ""
+    print(f"replay: would send {kept} of {len(requests)} requests{others}")

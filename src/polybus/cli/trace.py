@@ -114,8 +114,8 @@ def told(found: Trace, request: Traced, bodies: bool) -> list[Text]:
     head.append(f"  {printable(request.first['service'] or '')}", "bold cyan")
     if request.request_id and request.request_id != request.token:
         head.append(f"  id {printable(request.request_id)}", "dim")
-    if len({each.broker for each in found.requests}) > 1:
-        head.append(f"  at broker {printable(request.broker)}", "magenta")
+    if len({each.journal for each in found.requests}) > 1:
+        head.append(f"  at broker {printable(request.broker)} ({printable(request.journal)})", "magenta")
     head.append(f"  {outcome(found, request)}", "bold green" if _is_answered(request) else "bold red")
     if len(found.requests) > IN_FULL:
         return [head]
@@ -125,8 +125,7 @@ def told(found: Trace, request: Traced, bodies: bool) -> list[Text]:
     for row in request.rows:
         if life and row["life"] != life:
             lines += [
-                _line(at, begin, "restarted", text)
-                for at, text in _restarts(found, request.broker, life, row)
+                _line(at, begin, "restarted", text) for at, text in _restarts(found, request, life, row)
             ]
         life = row["life"]
         lines.append(_line(row["at"], begin, row["what"], explained(row)))
@@ -182,7 +181,7 @@ def outcome(found: Trace, request: Traced) -> str:
         why = f": {end['reason']}" if end["reason"] else ""
         return f"{end['what']} after {took}{why}"
     last = request.rows[-1]
-    lives = [life for life in found.lives if life.broker == request.broker]
+    lives = [life for life in found.lives if life.journal == request.journal]
     later = [life for life in lives if life.at > last["at"]]
     stopped_at = next((life.stopped_at for life in lives if life.name == last["life"]), None)
     if not later and stopped_at is None:
@@ -193,21 +192,17 @@ def outcome(found: Trace, request: Traced) -> str:
     return f"lost: {last['what']} when the broker {how}"
 
 
-def _restarts(found: Trace, broker: str, life: str, row: Row) -> list[tuple[datetime, str]]:
-    """The starts of the broker between two rows."""
+def _restarts(found: Trace, request: Traced, life: str, row: Row) -> list[tuple[datetime, str]]:
+    """The starts of the broker between a life and a row in a later one."""
+    lives = [each for each in found.lives if each.journal == request.journal]
+    previous = next((each for each in lives if each.name == life), None)
     lines = []
-    before = life
-    for started in found.lives:
-        if started.broker != broker:
+    for started in lives:
+        if started.at > row["at"] or (previous is not None and started.at <= previous.at):
             continue
-        if started.name == before:
-            continue
-        previous = next((each for each in found.lives if each.name == before), None)
-        if previous is None or started.at <= previous.at or started.at > row["at"]:
-            continue
-        how = "it had stopped" if previous.stopped_at else "it had been killed or lost its power"
-        lines.append((started.at, f"the broker {broker} started again, life {started.name}; {how}"))
-        before = started.name
+        how = "it had stopped" if previous is not None and previous.stopped_at else "it had been killed"
+        lines.append((started.at, f"the broker {request.broker} started again, life {started.name}; {how}"))
+        previous = started
     return lines
 
 
@@ -220,6 +215,7 @@ def as_json(found: Trace, bodies: bool) -> dict[str, Any]:
             {
                 "token": request.token,
                 "broker": request.broker,
+                "journal": request.journal,
                 "request_id": request.request_id or None,
                 "service": request.first["service"],
                 "outcome": None if request.end is None else request.end["what"],

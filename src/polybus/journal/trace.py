@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
@@ -44,9 +45,9 @@ class Ambiguous(PolybusError):
 
 
 class Life(Struct, frozen=True):
-    """When a broker started, and whether it said goodbye to the life before."""
+    """When a broker started, and when it said that it stops."""
 
-    broker: str
+    journal: str
     name: str
     at: datetime
     stopped_at: datetime | None
@@ -57,6 +58,8 @@ class Traced(Struct):
 
     token: str
     broker: str
+    # The journal that it is in: brokers may have the same name.
+    journal: str
     rows: list[Row]
 
     @property
@@ -141,12 +144,11 @@ class _Search:
             if len(tokens) > MOST:
                 break
             request_id = pc.field("request_id")
-            wanted = pc.field("token").isin(sorted(more_tokens | origins))
-            wanted = wanted | request_id.isin(sorted(more_ids | abroad))
+            wanted = _any("token", more_tokens | origins) | _any("request_id", more_ids | abroad)
             for beginning in (*(f"{each}~" for each in abroad), *(f"{token}/" for token in bridged)):
                 wanted = wanted | pc.starts_with(request_id, beginning)
             new = self._read(wanted)
-        rows = self._read(pc.field("token").isin(sorted(tokens)[:MOST]), None)
+        rows = self._read(_any("token", sorted(tokens)[:MOST]), None)
         refused = {row["request_id"] for row in found if not row["token"]}
         return [*rows, *self._tokenless(rows, refused)], len(tokens) > MOST
 
@@ -154,7 +156,7 @@ class _Search:
         """What has only the client's id: refusals at the door, and answers that did not reach it."""
         asked = {(row["client"], row["request_id"]): row["token"] for row in rows if row["request_id"]}
         ids = sorted({request_id for _, request_id in asked} | refused)
-        wanted = pc.field("what").isin(["answer_lost", "rejected"]) & pc.field("request_id").isin(ids)
+        wanted = pc.field("what").isin(["answer_lost", "rejected"]) & _any("request_id", ids)
         found = []
         for row in self._read(wanted, None) if ids else ():
             token = asked.get((row["client"], row["request_id"]))
@@ -165,25 +167,25 @@ class _Search:
         return found
 
     def _lives(self, requests: list[Traced]) -> list[Life]:
-        """The starts of the brokers while these requests were under way, and the first after them."""
-        brokers = {request.broker for request in requests}
-        rows = self._read(pc.field("what").isin(["started", "stopped"]), ("broker", "life", "at", "what"))
+        """The lives of the brokers that had these requests."""
+        journals = {request.journal for request in requests}
+        rows = self._read(pc.field("what").isin(["started", "stopped"]), ("life", "at", "what"))
         stopped = {row["life"]: row["at"] for row in rows if row["what"] == "stopped"}
         begun = sorted((row for row in rows if row["what"] == "started"), key=lambda row: row["at"])
         return [
-            Life(row["broker"], row["life"], row["at"], stopped.get(row["life"]))
+            Life(row["journal"], row["life"], row["at"], stopped.get(row["life"]))
             for row in begun
-            if row["broker"] in brokers
+            if row["journal"] in journals
         ]
 
     def _read(self, wanted: pc.Expression, columns: Iterable[str] | None = ()) -> list[Row]:
         """Rows of all journals, each with the place of its journal."""
         names = NEEDED if columns == () else None if columns is None else list(columns)
         rows: list[Row] = []
-        tokens: set[str] = set()
+        tokens: set[str | None] = set()
         for journal in self._journals:
             for table in read_rows(journal, where=wanted, columns=names, damage=self._damage):
-                part = table.to_pylist()
+                part = [{**row, "journal": str(journal)} for row in table.to_pylist()]
                 rows += part
                 tokens |= {row.get("token") for row in part}
                 if len(tokens) > 2 * MOST:
@@ -207,6 +209,10 @@ NEEDED: Final = (
     "client_link",
     "worker_dialect",
 )
+
+
+def _any(column: str, names: Iterable[str]) -> pc.Expression:
+    return pc.field(column).isin(pa.array(sorted(names), pa.string()))
 
 
 def _heard(text: str) -> None:
@@ -264,7 +270,8 @@ def _by_request(rows: list[Row]) -> list[Traced]:
     found: dict[tuple[str, str], Traced] = {}
     for row in rows:
         name = row["token"] or row["request_id"]
-        found.setdefault((row["broker"], name), Traced(name, row["broker"], [])).rows.append(row)
+        request = Traced(name, row["broker"], row["journal"], [])
+        found.setdefault((row["journal"], name), request).rows.append(row)
     for request in found.values():
         # Numbers tell the order in a life; lives follow one another in time.
         lives = {

@@ -1,0 +1,113 @@
+"""What belongs to a request, found in rows that were written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from polybus.errors import JournalMissing
+from polybus.journal import trace as trace_module
+from polybus.journal.record import NO_LINK, Row
+from polybus.journal.trace import Ambiguous, Trace, trace
+from support.journals import NOON_US, SECOND_US, Logs, life_of
+
+
+def of(rows: list[Row], **facts: Any) -> list[Row]:
+    return [msgspec.structs.replace(row, **facts) for row in rows]
+
+
+def tokens(found: Trace) -> list[str]:
+    return [request.token for request in found.requests]
+
+
+def desks(rows: list[Row], job: bytes) -> list[Row]:
+    """As jobs are that were submitted by an id."""
+    return of(rows, client=b"jobs", client_link=NO_LINK, client_dialect="", request_id=job)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    return Logs(tmp_path / "a")
+
+
+def test_by_token_by_id_and_by_beginnings(logs: Logs) -> None:
+    for number in (1, 17, 170):
+        logs.write(life_of(f"life-{number}", NOON_US + number, "dispatched", "replied"))
+    for name in ("life-17", "id-life-17"):
+        assert tokens(trace([logs.journal], name)) == ["life-17"]
+    assert tokens(trace([logs.journal], "life-170")) == ["life-170"]
+    with pytest.raises(Ambiguous) as caught:
+        trace([logs.journal], "life-")
+    assert [row["token"] for row in caught.value.found] == ["life-170", "life-17", "life-1"]
+    assert tokens(trace([logs.journal], "id-life-170")) == ["life-170"]
+    for name in ("nobody", ""):
+        with pytest.raises(JournalMissing):
+            trace([logs.journal], name)
+
+
+def test_an_id_that_several_have(logs: Logs) -> None:
+    logs.write(of(life_of("life-1", NOON_US, "dispatched", "replied"), request_id=b"1"))
+    logs.write(of(life_of("life-2", NOON_US + 9, "cancelled"), request_id=b"1", client=b"bob"))
+    with pytest.raises(Ambiguous) as caught:
+        trace([logs.journal], "1")
+    assert [row["client"] for row in caught.value.found] == ["bob", "ada"]
+
+
+def test_a_chain_is_one_job(logs: Logs) -> None:
+    first = desks(life_of("life-1", NOON_US, "dispatched", "replied"), b"job")
+    # Its id goes on with the next step.
+    first[-1] = msgspec.structs.replace(first[-1], request_id=b"")
+    logs.write([*first, *desks(life_of("life-2", NOON_US + 99, "dispatched", "replied"), b"job")])
+    for name in ("job", "life-1", "life-2"):
+        assert tokens(trace([logs.journal], name)) == ["life-1", "life-2"]
+
+
+def test_a_group_has_members(logs: Logs) -> None:
+    for number in range(3):
+        logs.write(desks(life_of(f"life-{number}", NOON_US, "dispatched", "replied"), b"all/%d" % number))
+    assert tokens(trace([logs.journal], "all")) == ["life-0", "life-1", "life-2"]
+    assert tokens(trace([logs.journal], "all/1")) == ["life-1"]
+
+
+def test_more_than_anybody_reads(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "MOST", 5)
+    for number in range(9):
+        logs.write(desks(life_of(f"life-{number}", NOON_US, "replied"), b"all/%d" % number))
+    found = trace([logs.journal], "all")
+    assert (len(found.requests), found.is_cut) == (5, True)
+
+
+def test_three_brokers_in_a_row(tmp_path: Path) -> None:
+    places = [Logs(tmp_path / name, "polybus") for name in "abc"]
+    over: dict[str, Any] = {"worker_dialect": "bridge", "worker": b"next"}
+    came: dict[str, Any] = {"client_dialect": "bridge", "client": b"before"}
+    first = life_of("one-1", NOON_US, "dispatched", "replied")
+    places[0].write([first[0], *of(first[1:], **over)], life="one")
+    second = of(life_of("two-1", NOON_US + 10, "dispatched", "replied"), request_id=b"one-1/0", **came)
+    places[1].write([second[0], *of(second[1:], **over)], life="two")
+    # The one in the middle tried it again.
+    third = of(life_of("three-1", NOON_US + 20, "dispatched", "replied"), request_id=b"one-1/0~1", **came)
+    places[2].write(third, life="three")
+    journals = [each.journal for each in places]
+    for name in ("one-1", "two-1", "three-1", "id-one-1"):
+        assert tokens(trace(journals, name)) == ["one-1", "two-1", "three-1"]
+    assert tokens(trace(journals[1:], "two-1")) == ["two-1", "three-1"]
+    assert tokens(trace(journals[:1], "one-1")) == ["one-1"]
+
+
+def test_over_restarts_and_with_lost_answers(logs: Logs) -> None:
+    logs.write([Row("started", NOON_US), *life_of("life-1", NOON_US, "dispatched")])
+    rest = life_of("life-1", NOON_US + SECOND_US, "requeued", "dispatched", "replied")[1:]
+    lost = Row("answer_lost", NOON_US + 2 * SECOND_US, request_id=b"id-life-1", client=b"ada", reason="gone")
+    # The clock went back while it was down.
+    logs.write([Row("started", NOON_US + 500), *rest, lost, Row("stopped", NOON_US)], life="next")
+    found = trace([logs.journal], "life-1")
+    (request,) = found.requests
+    whats = [row["what"] for row in request.rows]
+    assert whats == ["accepted", "dispatched", "requeued", "dispatched", "replied", "answer_lost"]
+    assert [(life.name, life.stopped_at is None) for life in found.lives] == [("life", True), ("next", False)]
+    assert request.end is not None
+    assert request.end["what"] == "replied"
