@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 from polybus.errors import ConfigError
@@ -92,6 +93,34 @@ def test_it_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
     until(lambda: not Path("/proc", done.stdout.strip()).exists(), "the end of Java")
     assert list(work.iterdir()) == []
     assert len(list((tmp_path / "cache" / "polybus").glob("java-*"))) == 1
+
+
+SUBMITTED = """
+import sys
+from polybus.spark.session import open_session
+spark = open_session("local[7]", "ours", {"spark.sql.shuffle.partitions": "9"})
+conf = spark.sparkContext.getConf()
+print(spark.sparkContext.master, conf.get("spark.app.name"), spark.conf.get("spark.sql.shuffle.partitions"),
+      spark.conf.get("spark.ui.enabled"), spark.conf.get("spark.sql.session.timeZone"), *sys.argv[1:])
+"""
+
+
+def test_what_spark_submit_was_told_counts(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SUBMITTED)
+    environ = {**os.environ, **session.variables("local[3]"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    told = ("--master", "local[3]", "--name", "theirs", "--conf", "spark.log.level=ERROR")
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    done = subprocess.run(
+        [program, *told, "--conf", "spark.sql.session.timeZone=Asia/Tokyo", script, "one", "--two"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["local[3]", "theirs", "9", "false", "Asia/Tokyo", "one", "--two"]
 
 
 # -- what can be told without Spark -----------------------------------------------------------

@@ -77,6 +77,8 @@ def open_session(
     # spark-submit has started Java, and has told it its settings.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if submitted:
+        # Without this a SparkConf is an empty one of Python's.
+        SparkContext._ensure_initialized()
         known = dict(SparkConf().getAll())
         master = known.get("spark.master", master)
     else:
