@@ -19,8 +19,8 @@ SECOND: Final = 1_000_000
 WINDOW: Final = 10 * SECOND
 MINUTE: Final = 60 * SECOND
 ENDS: Final = frozenset({"replied", "failed", "expired", "cancelled"})
-# An identity that ZeroMQ made up: a zero and four random bytes, in hexadecimal digits.
-MADE_UP: Final = re.compile(r"00[0-9a-f]{8}")
+# An identity that ZeroMQ made up: a zero and four random bytes, in hexadecimal digits; or our client library.
+MADE_UP: Final = re.compile(r"00[0-9a-f]{8}|pb-[0-9a-f]{16}")
 UNNAMED: Final = "(unnamed)"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,7 +1,8 @@
 """`polybus demo`: the promise of polybus, kept before your eyes.
 
 A broker and one worker for each dialect run in processes of their own; clients of each dialect call every
-one of them, and publications cross between the dialects that have topics.
+one of them, and publications cross between the dialects that have topics.  Then the journal of all this
+becomes tables, by way of Spark.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from polybus.cli import demo_tables
 from polybus.cli.demo_part import greeting
 from polybus.cli.find import PORT_OF
 from polybus.cli.output import print_json, printable
@@ -60,14 +62,18 @@ class Results(Struct):
     calls: dict[tuple[str, str], Outcome] = field(default_factory=dict)
     topics: dict[tuple[str, str], Outcome] = field(default_factory=dict)
     seconds: float = 0.0
+    # Why there are no tables, and whether that is a failure: without Spark there are none.
+    no_tables: str = "not asked for"
+    has_failed: bool = False
 
     @property
     def is_good(self) -> bool:
-        return not any(outcome.error for outcome in (*self.calls.values(), *self.topics.values()))
+        outcomes = (*self.calls.values(), *self.topics.values())
+        return not self.has_failed and not any(outcome.error for outcome in outcomes)
 
 
-def run(stay: bool, as_json: bool) -> bool:
-    """Run the demo; True if every call and publication arrived."""
+def run(stay: bool, as_json: bool, with_tables: bool = True) -> bool:
+    """Run the demo; True if every call and publication arrived, and the tables were made."""
     # Whoever ends us with SIGTERM gets the same tidy end as Ctrl-C.
     signal.signal(signal.SIGTERM, _terminated)
     began = time.perf_counter()
@@ -89,15 +95,39 @@ def run(stay: bool, as_json: bool) -> bool:
             with console.status("publishing"):
                 publish_all(results, admin)
             _done(console, f"{len(results.topics)} publications have crossed between dialects", began)
-        results.seconds = time.perf_counter() - began
+            results.seconds = time.perf_counter() - began
+            if not as_json:
+                show(console, results)
+            if with_tables:
+                make_tables(console, results, admin, data_dir)
         if as_json:
             print_json(as_values(results))
         else:
-            show(console, results)
+            if not results.no_tables:
+                demo_tables.show(console, data_dir)
+            console.print()
+            console.print(_summary(results))
         if stay:
             show_what_to_try(console, results, data_dir)
             processes.watch()
     return results.is_good
+
+
+def make_tables(console: Console, results: Results, admin: AdminClient, data_dir: Path) -> None:
+    began = time.perf_counter()
+    results.no_tables = demo_tables.missing()
+    if results.no_tables:
+        console.print(Text(f"– {results.no_tables}", "yellow"))
+        return
+    console.print()
+    try:
+        with console.status("the journal becomes tables") as status:
+            demo_tables.build(admin, data_dir, lambda text: status.update(printable(text)))
+    except PolybusError as error:
+        results.no_tables, results.has_failed = str(error), True
+        console.print(Text(f"✗ {printable(str(error))}", "red"))
+    else:
+        _done(console, "the journal has become tables, by way of Spark", began)
 
 
 def _terminated(number: int, frame: object) -> NoReturn:
@@ -227,6 +257,8 @@ def as_values(results: Results) -> dict[str, Any]:
         "calls": values(results.calls, "client", "worker"),
         "publications": values(results.topics, "publisher", "subscriber"),
         "endpoints": results.endpoints,
+        "tables": not results.no_tables,
+        "no_tables": results.no_tables,
     }
 
 
@@ -260,8 +292,6 @@ def show(console: Console, results: Results) -> None:
     for name, endpoint in results.endpoints.items():
         grid.add_row(Text(name), Text(endpoint, "dim"))
     console.print(grid)
-    console.print()
-    console.print(_summary(results))
 
 
 def _summary(results: Results) -> Text:
@@ -269,7 +299,8 @@ def _summary(results: Results) -> Text:
     topics = sum(not outcome.error for outcome in results.topics.values())
     return Text(
         f"{calls} of {len(results.calls)} calls were answered between {len(DIALECTS)} dialects and "
-        f"{topics} of {len(results.topics)} publications crossed, in {results.seconds:.1f} s.",
+        f"{topics} of {len(results.topics)} publications crossed, in {results.seconds:.1f} s"
+        f"{'' if results.no_tables else '; all of it is in the tables'}.",
         "bold green" if results.is_good else "bold red",
     )
 
@@ -282,6 +313,8 @@ def show_what_to_try(console: Console, results: Results, data_dir: Path) -> None
         f"polybus tap {place}",
         f"polybus subscribe weather. --dialect emqp {place}",
         f"polybus publish weather.rome sunny --dialect ebus {place}",
+        f"polybus pipeline show traces {place}",
+        f"polybus journal tail -f {place}",
     )
     console.print()
     console.print(Text("Everything stays up until Ctrl-C. Try in another terminal:", "bold"))

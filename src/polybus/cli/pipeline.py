@@ -134,6 +134,7 @@ def show(
     data_dir: DataDir = DATA_DIR,
     tables: Tables = "",
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many rows, the newest.")] = 20,
+    wide: Annotated[bool, typer.Option("--wide", help="All columns.")] = False,
     json_: Json = False,
 ) -> None:
     """Print a table, or what tables there are. This needs no Spark."""
@@ -141,7 +142,7 @@ def show(
 
     place = tables or str(data_dir / "tables")
     if table:
-        print_table(place, table, limit, json_)
+        print_table(place, table, limit, json_, wide=wide)
     else:
         print_tables(place, json_)
 

@@ -7,6 +7,10 @@ from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
 
 from polybus.cli.output import print_json, printable
 from polybus.spark.schema import TABLES, Table
@@ -14,14 +18,35 @@ from polybus.spark.tables import read_table
 
 # Long lists are for programs.
 UNSHOWN: Final = frozenset({"wait_buckets", "service_buckets", "date", "life", "seq", "headers"})
+# What fits on a terminal; --wide shows the rest.
+BRIEF: Final = {
+    "traces": (
+        "finished_at",
+        "service",
+        "client_dialect",
+        "worker_dialect",
+        "wait_us",
+        "service_us",
+        "outcome",
+    ),
+    "service_metrics": (
+        *("window_start", "service", "requests", "failed", "expired"),
+        *("wait_p95_us", "service_p50_us", "service_p99_us"),
+    ),
+    "calls": ("date", "client", "client_dialect", "service", "requests", "errors"),
+    "workers": ("worker", "worker_dialect", "service", "sessions", "requests", "busy", "last_seen_at"),
+    "last_values": ("topic", "at", "size", "body"),
+    "topics": ("window_start", "topic", "messages", "bytes"),
+    "logs": ("at", "level", "node", "message"),
+    "dead_letters": ("at", "token", "service", "attempts", "reason", "detail"),
+    "alerts": ("window_start", "rule", "subject", "value", "threshold"),
+}
 # What tells how new a row is, the first that a table has.
 TIMES: Final = ("finished_at", "window_start", "at", "last_at", "last_seen_at")
 
 
-def print_tables(place: str, json_: bool) -> None:
+def print_tables(place: str, json_: bool, console: Console | None = None) -> None:
     """What tables there are, and how large they are."""
-    from rich.console import Console
-    from rich.table import Table as Grid
 
     facts = []
     for name, table in TABLES.items():
@@ -31,18 +56,17 @@ def print_tables(place: str, json_: bool) -> None:
     if json_:
         print_json([{**fact, "newest": fact["newest"] and fact["newest"].isoformat()} for fact in facts])
         return
-    grid = Grid("table", "rows", "newest", title=f"Tables in {place}")
+    grid = Grid("table", "rows", "newest", title="Tables", box=box.ROUNDED, title_style="bold")
     grid.columns[1].justify = "right"
     for fact in facts:
         grid.add_row(fact["table"], f"{fact['rows']:,}", _text(fact["newest"]))
-    Console().print(grid)
+    (console or Console()).print(grid)
 
 
-def print_table(place: str, name: str, limit: int, json_: bool) -> None:
+def print_table(
+    place: str, name: str, limit: int, json_: bool, console: Console | None = None, wide: bool = False
+) -> None:
     """The newest rows of a table."""
-    from rich.console import Console
-    from rich.table import Table as Grid
-
     # The name is looked at first: whoever asks for a table that there is not learns which there are.
     rows = read_table(place, name)
     table = TABLES[name]
@@ -53,11 +77,23 @@ def print_table(place: str, name: str, limit: int, json_: bool) -> None:
     if json_:
         print_json([{key: _plain(value) for key, value in row.items()} for row in newest.to_pylist()])
         return
-    columns = [column for column in table.schema.names if column not in UNSHOWN]
-    grid = Grid(*columns, title=f"{name}: {rows.num_rows:,} rows")
-    for row in newest.to_pylist():
-        grid.add_row(*(_text(row[column]) for column in columns))
-    Console().print(grid)
+    columns = [column for column in table.schema.names if column not in UNSHOWN] if wide else BRIEF[name]
+    title = f"{name}: {rows.num_rows:,} rows" + (f", the newest {limit}" if rows.num_rows > limit else "")
+    grid = Grid(title=title, box=box.ROUNDED, title_style="bold")
+    for column in columns:
+        kind = table.schema.field(column).type
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        # In words, which a narrow terminal can put below each other.
+        grid.add_column(column.replace("_", " "), justify="right" if is_number else "left")
+    shown = [[row[column] for column in columns] for row in newest.to_pylist()]
+    days = {value.date() for row in shown for value in row if isinstance(value, datetime)}
+    if len(days) == 1:
+        # The day that all rows share is said once.
+        grid.title = f"{title} ({days.pop()})"
+        shown = [[_clock(value) if isinstance(value, datetime) else value for value in row] for row in shown]
+    for row in shown:
+        grid.add_row(*map(_text, row))
+    (console or Console()).print(grid)
 
 
 def _time_of(table: Table) -> str:
@@ -65,10 +101,12 @@ def _time_of(table: Table) -> str:
 
 
 def _newest(rows: pa.Table) -> datetime | None:
-    import pyarrow.compute as pc
-
     newest: datetime | None = pc.max(rows.column(0)).as_py() if rows.num_rows else None
     return newest
+
+
+def _clock(moment: datetime) -> str:
+    return moment.strftime("%H:%M:%S")
 
 
 def _text(value: Any) -> str:

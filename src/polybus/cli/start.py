@@ -187,13 +187,18 @@ def demo(
     stay: Annotated[
         bool, typer.Option("--stay", help="Keep everything running until Ctrl-C, to try commands on it.")
     ] = False,
+    tables: Annotated[
+        bool,
+        typer.Option("--tables/--no-tables", help="Make tables of the journal with Spark, or do not."),
+    ] = True,
     json_: Json = False,
 ) -> None:
     """See it work: a broker, workers of all six dialects, and clients of all six that call them.
 
-    It runs on free ports and in a temporary directory, and leaves nothing behind.
+    Then Spark makes tables of the journal of it. It runs on free ports and in a temporary directory, and
+    leaves nothing behind.
     """
     from polybus.cli.demo import run
 
-    if not run(stay, json_):
+    if not run(stay, json_, tables):
         raise typer.Exit(1)

@@ -17,8 +17,8 @@ from polybus.spark.rules import Rules
 from polybus.spark.schema import METRICS_WINDOW_S, MINUTE_S, TABLES, TOPICS_WINDOW_S
 
 TERMINAL: Final = ("replied", "failed", "expired", "cancelled")
-# ZeroMQ makes up an identity of five bytes for who has none; they are different with each connection.
-MADE_UP: Final = "^00[0-9a-f]{8}$"
+# Identities that ZeroMQ or our own client library makes up for who has none: with each connection others.
+MADE_UP: Final = "^(00[0-9a-f]{8}|pb-[0-9a-f]{16})$"
 UNNAMED: Final = "(unnamed)"
 QUANTILES: Final = (50, 95, 99)
 # Longer than anything waits: ten days in microseconds.
