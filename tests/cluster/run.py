@@ -26,12 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import polybus.cli.submit
 from cluster.standalone import Cluster, spark_environment, spark_home
-from pipeline.building import archive, check, command, rows_of
+from pipeline.building import check, command, rows_of
 from pipeline.day import Day, write_logs
 from pipeline.expected import KEYS
 from polybus.journal.archiver import OPEN_LOGS
 from polybus.spark.tables import read_table
 from support.commands import environment
+from support.journals import archive
 
 WORKERS: Final = 2
 # A request is two or three rows.
