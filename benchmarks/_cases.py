@@ -19,7 +19,8 @@ CREDIT: Final = 1000
 class Case:
     name: str
     title: str
-    # What the requests go through: polybus, twin (polybus with the pyzmq pump), proxy, or nothing.
+    # What the requests go through: polybus, journal (polybus that keeps one, as is the default; the others do
+    # without), twin (polybus with the pyzmq pump), proxy, or nothing.
     through: str
     # The dialect for the generator, or `python` for the Python ends.
     kind: str
@@ -38,6 +39,7 @@ CASES: Final = {
     for case in (
         Case("proxy64", "zmq_proxy, 64 B", "proxy", "plain"),
         Case("mdr64", "MDR, 64 B", "polybus", "mdr"),
+        Case("journal64", "MDR, 64 B, with a journal", "journal", "mdr"),
         Case("emqp64", "eMQP, 64 B", "polybus", "emqp"),
         Case("twin64", "MDR, 64 B, pump without a compiler", "twin", "mdr"),
         Case("mdr64w16", "MDR, 64 B, 16 workers with credit 1", "polybus", "mdr", credit=1, workers=16),
@@ -100,6 +102,13 @@ def against_proxy(case: Case, results: Results) -> float | None:
     return results[case.name].rate / proxy.rate
 
 
+def with_journal(results: Results) -> float | None:
+    """What the journal leaves of the rate."""
+    if "journal64" not in results or "mdr64" not in results:
+        return None
+    return results["journal64"].rate / results["mdr64"].rate
+
+
 def goals(results: Results) -> list[Goal]:
     """Those goals that the cases that ran can answer."""
     found: list[Goal] = []
@@ -110,6 +119,7 @@ def goals(results: Results) -> list[Goal]:
             found.append(Goal(f"{text}: at least {share:.2f}", value, value >= share))
 
     at_least("mdr64", "proxy64", 0.40, "MDR at 64 B, share of the proxy")
+    at_least("journal64", "mdr64", 0.80, "the same with a journal, share of that without one")
     at_least("twin64", "proxy64", 0.08, "the same without a compiler, share of the proxy")
     at_least("python64", "mdr64", 0.40, "Python client and worker, share of the generator")
     if "mdr64lat" in results and "proxy64lat" in results:

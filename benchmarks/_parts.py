@@ -151,18 +151,23 @@ def broker_command(data_dir: str) -> list[str]:
     return [str(Path(sys.executable).with_name("polybus")), "serve", "--any-port", "--data-dir", data_dir]
 
 
-def broker_environment(pump: str = "") -> dict[str, str]:
-    """The caller's, so that settings can be tried out with POLYBUS_*; but which pump runs is ours to say."""
+def broker_environment(pump: str = "", journal: bool = False) -> dict[str, str]:
+    """The caller's, so that settings can be tried out with POLYBUS_*; but which pump runs is ours to say. The
+    journal is off unless it is what is measured."""
     environ = {k: v for k, v in os.environ.items() if k not in ("POLYBUS_PUMP", "POLYBUS_BROKER_PUMP")}
     environ.setdefault("POLYBUS_BROKER_DRAIN_S", "1")
+    if journal:
+        environ["POLYBUS_JOURNAL_ENABLED"] = "true"
+    else:
+        environ.setdefault("POLYBUS_JOURNAL_ENABLED", "false")
     if pump:
         environ["POLYBUS_PUMP"] = pump
     return environ
 
 
 @contextlib.contextmanager
-def broker(pump: str = "") -> Iterator[Running]:
-    with started(broker_command("data"), broker_environment(pump)) as running:
+def broker(pump: str = "", journal: bool = False) -> Iterator[Running]:
+    with started(broker_command("data"), broker_environment(pump, journal)) as running:
         yield running
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import _parts as parts
 import zmq
-from _cases import CASES, Case, Figures, against_proxy, goals
+from _cases import CASES, Case, Figures, against_proxy, goals, with_journal
 from _profile import profile
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -30,7 +30,9 @@ from rich.table import Table
 # Connections are warm and every worker is known after this.
 WARMUP_S = 0.3
 # The brokers, and the pump that each is told to use (empty: the best there is).
-PUMPS = {"polybus": "", "twin": "pyzmq"}
+PUMPS = {"polybus": "", "journal": "", "twin": "pyzmq"}
+# Those that keep a journal, with an archiver at their side.
+JOURNALING = {"journal"}
 # Counters of the broker that stay at zero when nothing goes wrong.
 MISHAPS = (
     "invalid",
@@ -41,6 +43,7 @@ MISHAPS = (
     "rejected",
     "requeued",
     "workers_lost",
+    "journal_lost",
 )
 
 
@@ -64,7 +67,9 @@ class Arena:
 
     def start(self, through: str) -> None:
         if through in PUMPS and through not in self.running:
-            self.running[through] = self._stack.enter_context(parts.broker(PUMPS[through]))
+            self.running[through] = self._stack.enter_context(
+                parts.broker(PUMPS[through], through in JOURNALING)
+            )
 
     def measure(self, case: Case, seconds: float, figures: Figures) -> None:
         """One round of one case."""
@@ -94,6 +99,8 @@ class Arena:
         for name in PUMPS.keys() & self.running.keys():
             status = parts.ask_admin(self.running[name].endpoints["admin.port"], "status")
             wrong = {counter: status[counter] for counter in MISHAPS if status.get(counter)}
+            if name in JOURNALING and status["journal"] != "on":
+                wrong["journal"] = status["journal"]
             if wrong:
                 raise parts.Broken(f"{name} counted what should not have happened: {wrong}")
 
@@ -160,6 +167,9 @@ def show(console: Console, cases: Sequence[Case], results: dict[str, Figures]) -
             middle(figures.cpu_main, ".2f"),
         )
     console.print(table)
+    share = with_journal(results)
+    if share is not None:
+        console.print(f"  journal=on / off, MDR at 64 B: ratio {share:.2f}", highlight=False)
     for goal in goals(results):
         mark = "[green]met[/]    " if goal.met else "[yellow]not met[/]"
         console.print(f"  {mark} {goal.value:5.2f}  {goal.text}", highlight=False)
@@ -175,7 +185,8 @@ def summary(results: dict[str, Figures]) -> str:
     rates = " ".join(f"{name}={round(results[name].rate) if name in results else '-'}" for name in names)
     both = "mdr64" in results and "proxy64" in results
     ratio = f"{results['mdr64'].rate / results['proxy64'].rate:.2f}" if both else "-"
-    return f"bench-broker: {rates} ratio={ratio}"
+    share = with_journal(results)
+    return f"bench-broker: {rates} ratio={ratio} journal={'-' if share is None else f'{share:.2f}'}"
 
 
 def machine() -> dict[str, object]:
