@@ -19,7 +19,7 @@ $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
 .PHONY: help setup demo test lint format types contracts conformance matrix bridge fuzz crash store-faults bench-broker \
-	bench-jobs bench-fanout bench-pipeline pipeline-check pipeline-kills idle-workers idle-nodes docs-check diagrams lock clean
+	bench-jobs bench-fanout bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes docs-check diagrams lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ pipeline-check: $(STAMP) ## a day of traffic, and every table of the pipeline ro
 
 pipeline-kills: $(STAMP) ## kill the pipeline in mid-stream, and look whether a row is lost or twice (KILLS=10)
 	$(BIN)/python tests/pipeline/kills.py --kills $(if $(filter file,$(origin KILLS)),10,$(KILLS)) $(ARGS)
+
+cluster-check: $(STAMP) ## build the tables on a real Spark cluster, and compare them with local mode (ARGS=--quick)
+	$(BIN)/python tests/cluster/run.py $(ARGS)
 
 bench-broker: $(STAMP) ## measure round trips through the broker
 	$(BIN)/python benchmarks/broker.py $(ARGS)
