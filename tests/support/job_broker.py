@@ -55,9 +55,23 @@ class JobBroker:
             assert process.stdout is not None
             process.stdout.close()
 
+    def stop(self) -> int:
+        """End it in good order; its exit status."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.terminate()
+        status = process.wait(WAIT_S)
+        assert process.stdout is not None
+        process.stdout.close()
+        return status
+
     def restart(self) -> None:
         self.kill()
         self.start()
+
+    def said(self) -> str:
+        """What it wrote to standard error, in all its lives."""
+        return self._errors.read_text(errors="replace")
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

@@ -20,9 +20,9 @@ from polybus.config import JournalSettings
 from polybus.journal.log import FINISHED, log_path
 from polybus.journal.progress import read_progress
 
-LOOK_S: Final = 1.0
+LOOK_S: Final = 0.5
 # The pause before it is started again; each further one is twice as long. One that lived so long did well.
-PAUSE_S: Final = 1.0
+PAUSE_S: Final = 0.25
 PAUSE_MAX_S: Final = 60.0
 WELL_S: Final = 60.0
 # How long it may take for its last turn.
