@@ -93,9 +93,11 @@ def find_letters(tables: str, predicate: str) -> list[Letter]:
 
 def _matching(rows: pa.Table, predicate: str) -> list[dict[str, Any]]:
     from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
     from polybus.spark.session import open_session
 
+    is_ours = SparkSession.getActiveSession() is None
     spark = open_session("local[1]", "polybus jobs retry", {"spark.driver.memory": "1g"})
     try:
         found: list[dict[str, Any]] = spark.createDataFrame(rows).where(predicate).toArrow().to_pylist()
@@ -106,7 +108,8 @@ def _matching(rows: pa.Table, predicate: str) -> list[dict[str, Any]]:
             f"{', '.join(rows.column_names)}"
         ) from None
     finally:
-        spark.stop()
+        if is_ours:
+            spark.stop()
 
 
 def sentence(text: str) -> str:
