@@ -21,6 +21,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from polybus import config
+from polybus.cli.doctor_journal import journal_findings
 from polybus.cli.find import admin_place, config_path, refusal
 from polybus.cli.output import print_json, printable
 from polybus.cli.port_range import given_away, reserving, write_ranges
@@ -71,6 +72,7 @@ def check_all(admin: str | None, data_dir: Path | None, config_file: Path | None
     if broker is not None:
         yield check_exposure(broker)
         yield check_store(broker, settings)
+        yield from (Finding(*facts) for facts in journal_findings(broker))
     yield from check_ports(settings, broker)
     yield from check_port_range(settings)
 

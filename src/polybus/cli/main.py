@@ -92,7 +92,7 @@ for panel, name, command, epilog in (
     (LOOK, "top", top.top, top.TOP_EXAMPLES),
     (LOOK, "logs", logs.logs, logs.LOGS_EXAMPLES),
     (HISTORY, "trace", trace.trace, trace.TRACE_EXAMPLES),
-    (ACT, "archive", archive, ARCHIVE_EXAMPLES),
+    (HISTORY, "archive", archive, ARCHIVE_EXAMPLES),
     (ACT, "cancel", operate.cancel, operate.CANCEL_EXAMPLES),
     (ACT, "drain", operate.drain, operate.DRAIN_EXAMPLES),
 ):

@@ -186,7 +186,8 @@ class Attention:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            # At the side of a broker it has one last turn when that has ended, whatever else is told to end.
+            signal.signal(number, self._on_signal if alone else signal.SIG_IGN)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self.ended = True
