@@ -70,7 +70,7 @@ class Follower:
                     for table in read_segment(path, self._wanted, None, self._told):
                         tables.append(table)
                         found += table.num_rows
-        return _in_order(tables)[-count:] if count else []
+        return _in_order(tables, count) if count else []
 
     def more(self) -> list[dict[str, Any]]:
         """What has come since then."""
@@ -146,7 +146,9 @@ def _stamp(path: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _in_order(tables: list[pa.Table]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pa.concat_tables([SCHEMA.empty_table(), *tables]).to_pylist()
-    rows.sort(key=lambda row: (row["at"], row["life"], row["seq"]))
+def _in_order(tables: list[pa.Table], most: int = 0) -> list[dict[str, Any]]:
+    """The rows by time, at most the last so many of them."""
+    table = pa.concat_tables([SCHEMA.empty_table(), *tables])
+    order = pc.sort_indices(table, [("at", "ascending"), ("life", "ascending"), ("seq", "ascending")])
+    rows: list[dict[str, Any]] = table.take(order[-most:] if most else order).to_pylist()
     return rows

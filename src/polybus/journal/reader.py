@@ -200,15 +200,18 @@ def read_rows(
     where: pc.Expression | None = None,
     columns: Sequence[str] | None = None,
     damage: Told | None = None,
+    is_rare: bool = False,
 ) -> Iterator[pa.Table]:
     """The rows from `since` on and before `until` for which `where` holds, some at a time, roughly in the
-    order of time. What cannot be read is told to `damage` (else logged), and the rest goes on."""
+    order of time. What cannot be read is told to `damage` (else logged), and the rest goes on.
+
+    If what is looked for `is_rare`, it is quicker to look first which segments have any of it."""
     told = damage or logging.getLogger(__name__).warning
     with Snapshot(journal) as snapshot:
         wanted = within(since, until, where)
         for path in snapshot.segments:
             if is_in_range(path, since, until):
-                yield from read_segment(path, wanted, columns, told)
+                yield from read_segment(path, wanted, columns, told, is_rare)
         for _, table in read_logs(snapshot, told):
             part = table if wanted is None else table.filter(wanted)
             if part.num_rows:
@@ -232,11 +235,17 @@ def within(
 
 
 def read_segment(
-    path: Path, where: pc.Expression | None, columns: Sequence[str] | None, told: Told
+    path: Path,
+    where: pc.Expression | None,
+    columns: Sequence[str] | None,
+    told: Told,
+    is_rare: bool = False,
 ) -> Iterator[pa.Table]:
     """The rows of a segment, with every checksum looked at."""
     try:
         data = ds.dataset(path, schema=SCHEMA, format=_CHECKED)
+        if is_rare and not data.count_rows(filter=where):
+            return
         # Few at a time: bodies may be large.
         scan = data.scanner(
             filter=where,

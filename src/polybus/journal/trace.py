@@ -14,7 +14,7 @@ So tokens and ids are followed from row to row until nothing new comes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,24 @@ BRIDGE: Final = "bridge"
 MOST: Final = 1000
 # How often it is begun again because files were compacted meanwhile.
 TRIES: Final = 5
+
+
+NEEDED: Final = (
+    "broker",
+    "life",
+    "at",
+    "accepted_at",
+    "what",
+    "token",
+    "request_id",
+    "service",
+    "client",
+    "client_dialect",
+    "client_link",
+    "worker_dialect",
+)
+# Clocks may be set back, and those of two brokers differ.
+SLACK: Final = timedelta(hours=1)
 
 
 class Ambiguous(PolybusError):
@@ -120,71 +138,57 @@ class _Search:
             _check_one(name, found, lambda row: _single(name, row))
         if not found:
             raise JournalMissing(f"no request in the journal is called {name!r}")
-        rows, is_cut = self._follow(found)
-        requests = _by_request(rows)
-        return Trace(name, requests, self._lives(requests), is_cut)
+        belonging = self._follow(found)
+        tokens = sorted({row["token"] for row in belonging if row["token"]})
+        rows = self._whole(tokens[:MOST], belonging)
+        requests = _by_request(_of_requests(rows, belonging))
+        return Trace(
+            name, requests, _lives(rows, {request.journal for request in requests}), len(tokens) > MOST
+        )
 
-    def _follow(self, found: list[Row]) -> tuple[list[Row], bool]:
-        """All rows of all requests that belong to these."""
+    def _follow(self, found: list[Row]) -> list[Row]:
+        """Rows of all requests that belong to these, at least one of each."""
+        rows = list(found)
         tokens: set[str] = set()
         ids: set[str] = set()
         looked: set[str] = set()
         new = found
-        while True:
-            more_tokens = {row["token"] for row in new if row["token"]} - tokens
-            more_ids = {row["request_id"] for row in new if row["request_id"] and _is_desks(row)} - ids
+        while len(tokens) <= MOST:
+            tokens |= {row["token"] for row in new if row["token"]}
+            same = {row["request_id"] for row in new if row["request_id"] and _is_desks(row)} - ids
             abroad = {row["request_id"].partition("~")[0] for row in new if _came_over(row)} - ids
             origins = {origin for row in new for origin in _origins(row)} - tokens
             bridged = _bridged(new) - looked
-            if not (more_tokens or more_ids or abroad or origins or bridged):
+            if not (same or abroad or origins or bridged):
                 break
-            tokens |= more_tokens | origins
-            ids |= more_ids | abroad
+            tokens |= origins
+            ids |= same | abroad
             looked |= bridged
-            if len(tokens) > MOST:
-                break
-            request_id = pc.field("request_id")
-            wanted = _any("token", more_tokens | origins) | _any("request_id", more_ids | abroad)
+            wanted = _any("token", origins) | _any("request_id", same | abroad)
             for beginning in (*(f"{each}~" for each in abroad), *(f"{token}/" for token in bridged)):
-                wanted = wanted | pc.starts_with(request_id, beginning)
+                wanted = wanted | pc.starts_with(pc.field("request_id"), beginning)
             new = self._read(wanted)
-        rows = self._read(_any("token", sorted(tokens)[:MOST]), None)
-        refused = {row["request_id"] for row in found if not row["token"]}
-        return [*rows, *self._tokenless(rows, refused)], len(tokens) > MOST
+            rows += new
+        return rows
 
-    def _tokenless(self, rows: list[Row], refused: set[str]) -> list[Row]:
-        """What has only the client's id: refusals at the door, and answers that did not reach it."""
-        asked = {(row["client"], row["request_id"]): row["token"] for row in rows if row["request_id"]}
-        ids = sorted({request_id for _, request_id in asked} | refused)
-        wanted = pc.field("what").isin(["answer_lost", "rejected"]) & _any("request_id", ids)
-        found = []
-        for row in self._read(wanted, None) if ids else ():
-            token = asked.get((row["client"], row["request_id"]))
-            if row["what"] == "rejected" and row["request_id"] in refused:
-                found.append(row)
-            elif row["what"] == "answer_lost" and token is not None:
-                found.append({**row, "token": token})
-        return found
+    def _whole(self, tokens: list[str], belonging: list[Row]) -> list[Row]:
+        """In one reading: these requests, what has only their ids, and the lives of the brokers then."""
+        ids = {row["request_id"] for row in belonging if row["request_id"]}
+        what = pc.field("what")
+        named = what.isin(["answer_lost", "rejected"]) & _any("request_id", ids)
+        since = min(row["accepted_at"] or row["at"] for row in belonging) - SLACK
+        return self._read(_any("token", tokens) | named | what.isin(["started", "stopped"]), None, since)
 
-    def _lives(self, requests: list[Traced]) -> list[Life]:
-        """The lives of the brokers that had these requests."""
-        journals = {request.journal for request in requests}
-        rows = self._read(pc.field("what").isin(["started", "stopped"]), ("life", "at", "what"))
-        stopped = {row["life"]: row["at"] for row in rows if row["what"] == "stopped"}
-        begun = sorted((row for row in rows if row["what"] == "started"), key=lambda row: row["at"])
-        return [
-            Life(row["journal"], row["life"], row["at"], stopped.get(row["life"]))
-            for row in begun
-            if row["journal"] in journals
-        ]
-
-    def _read(self, wanted: pc.Expression, columns: Iterable[str] | None = ()) -> list[Row]:
+    def _read(
+        self, wanted: pc.Expression, columns: Sequence[str] | None = NEEDED, since: datetime | None = None
+    ) -> list[Row]:
         """Rows of all journals, each with the place of its journal."""
-        names = NEEDED if columns == () else None if columns is None else list(columns)
         rows: list[Row] = []
         tokens: set[str | None] = set()
         for journal in self._journals:
-            for table in read_rows(journal, where=wanted, columns=names, damage=self._damage):
+            for table in read_rows(
+                journal, where=wanted, columns=columns, since=since, damage=self._damage, is_rare=True
+            ):
                 part = [{**row, "journal": str(journal)} for row in table.to_pylist()]
                 rows += part
                 tokens |= {row.get("token") for row in part}
@@ -194,21 +198,6 @@ class _Search:
         # The same finding again and again says nothing new.
         self._damage = _heard
         return rows
-
-
-NEEDED: Final = (
-    "broker",
-    "life",
-    "at",
-    "what",
-    "token",
-    "request_id",
-    "service",
-    "client",
-    "client_dialect",
-    "client_link",
-    "worker_dialect",
-)
 
 
 def _any(column: str, names: Iterable[str]) -> pc.Expression:
@@ -264,6 +253,32 @@ def _check_one(name: str, rows: list[Row], key: Callable[[Row], Any]) -> None:
             kinds.setdefault(kind, row)
     if len(kinds) > 1:
         raise Ambiguous(name, sorted(kinds.values(), key=lambda row: row["at"], reverse=True))
+
+
+def _of_requests(rows: list[Row], belonging: list[Row]) -> list[Row]:
+    """Those that are about the requests; what has no token of its own gets that of its request."""
+    asked = {(row["client"], row["request_id"]): row["token"] for row in belonging if row["token"]}
+    refused = {(row["client"], row["request_id"]) for row in belonging if not row["token"]}
+    found = []
+    for row in rows:
+        name = (row["client"], row["request_id"])
+        if row["token"] or (row["what"] == "rejected" and name in refused):
+            found.append(row)
+        elif row["what"] == "answer_lost" and name in asked:
+            found.append({**row, "token": asked[name]})
+    return found
+
+
+def _lives(rows: list[Row], journals: set[str]) -> list[Life]:
+    """The lives of the brokers that had these requests, as far as they begin or end among these rows."""
+    ours = [row for row in rows if row["journal"] in journals]
+    begun = {row["life"]: row for row in ours if row["what"] == "started"}
+    stopped = {row["life"]: row["at"] for row in ours if row["what"] == "stopped"}
+    first: dict[str, Row] = {}
+    for row in ours:
+        first.setdefault(row["life"], begun.get(row["life"], row))
+    lives = [Life(row["journal"], life, row["at"], stopped.get(life)) for life, row in first.items()]
+    return sorted(lives, key=lambda life: life.at)
 
 
 def _by_request(rows: list[Row]) -> list[Traced]:
