@@ -12,6 +12,9 @@ import pytest
 from polybus.client.addresses import DIALECTS
 from support.commands import Running, closing, polybus, wait_until
 
+# The broker and six workers; tests have no archiver unless they ask for one.
+PARTS = 7
+
 
 def children(running: Running) -> list[psutil.Process]:
     return psutil.Process(running.process.pid).children(recursive=True)
@@ -23,11 +26,11 @@ def all_gone(processes: list[psutil.Process]) -> bool:
 
 @pytest.fixture
 def staying(tmp_path: Path) -> Running:
-    return Running("demo", "--stay", cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
+    return Running("demo", "--stay", "--no-tables", cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
 
 
 def test_every_client_reaches_every_worker(tmp_path: Path) -> None:
-    done = polybus("demo", "--json", cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
+    done = polybus("demo", "--json", "--no-tables", cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done
     result = json.loads(done.stdout)
     assert result["ok"]
@@ -43,7 +46,7 @@ def test_every_client_reaches_every_worker(tmp_path: Path) -> None:
 
 
 def test_it_shows_a_table_and_a_summary(tmp_path: Path) -> None:
-    done = polybus("demo", cwd=tmp_path)
+    done = polybus("demo", "--no-tables", cwd=tmp_path)
     text = done.stdout.decode()
     assert done.returncode == 0, done
     assert "36 of 36 calls" in text
@@ -62,7 +65,7 @@ def test_it_stays_until_it_is_ended_and_takes_everything_along(
         data_dir = staying.wait_for(staying.output, "polybus services").split()[-1]
         staying.wait_for(staying.output, "polybus publish")
         parts = children(staying)
-        assert len(parts) == 7
+        assert len(parts) == PARTS
         called = polybus(
             "call", "greet-dbp", "you", "--dialect", "ebus", "--data-dir", data_dir, cwd=tmp_path
         )
@@ -76,7 +79,7 @@ def test_it_stays_until_it_is_ended_and_takes_everything_along(
 def test_ctrl_c_at_the_start_takes_everything_along(staying: Running) -> None:
     with closing(staying):
         staying.wait_for(staying.output, "a broker listens")
-        wait_until(lambda: len(children(staying)) == 7)
+        wait_until(lambda: len(children(staying)) == PARTS)
         parts = children(staying)
         assert staying.end(signal.SIGINT) == 130
         assert all_gone(parts)
