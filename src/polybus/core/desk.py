@@ -16,7 +16,7 @@ from polybus.core import envelope, flows, scheduling
 from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.durable import addressed, after_written, tell_again, when_accepted
 from polybus.core.envelope import BadEnvelope, Submission
-from polybus.core.intake import BUILT_IN, accept, admit, governed
+from polybus.core.intake import BUILT_IN, accept, admit, governed, note_refusal
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Address, Body, JobOptions, Reason
 from polybus.core.records import Request, Service
@@ -81,13 +81,13 @@ def receive(
             raise Refused(Reason.REJECTED, f"there is no service {asked}; there are {known}")
         serve(bus, call, body, now)
     except BadEnvelope as error:
-        _refuse(bus, call, Reason.BAD_JOB, str(error))
+        _refuse(bus, call, Reason.BAD_JOB, str(error), now)
     except Refused as error:
-        _refuse(bus, call, error.reason, str(error))
+        _refuse(bus, call, error.reason, str(error), now)
 
 
-def _refuse(bus: Tables, call: Call | Waiter, reason: Reason, detail: str) -> None:
-    bus.counters.rejected += 1
+def _refuse(bus: Tables, call: Call | Waiter, reason: Reason, detail: str, now: float) -> None:
+    note_refusal(bus, call.client, call.voice, call.request_id, call.service, reason, detail, now)
     bus.actions.append(Refuse(call.client, call.voice, call.service, call.request_id, reason, detail, []))
 
 
@@ -131,7 +131,7 @@ def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
     if call.receipt:
         _say_about(bus, job_id, _receipt(call))
     if call.wants_reply and submission.reply == "result":
-        _await(bus, call, job_id)
+        _await(bus, call, job_id, now)
     elif call.wants_reply:
         _say_about(bus, job_id, _reply(call, {"job": job_id.decode()}))
 
@@ -165,16 +165,16 @@ def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
             job_id = submission.id.encode()
             envelope.check(submission, frames)
             _take_in(bus, job_id, submission, frames, now)
-        except BadEnvelope as error:
-            refused[str(position)] = {"error": str(Reason.BAD_JOB), "detail": str(error)}
-        except Refused as error:
-            refused[str(position)] = {"error": str(error.reason), "detail": str(error)}
+        except (BadEnvelope, Refused) as error:
+            reason = error.reason if isinstance(error, Refused) else Reason.BAD_JOB
+            refused[str(position)] = {"error": str(reason), "detail": str(error)}
+            name, job = (submission.service or "").encode(), (submission.id or "").encode()
+            note_refusal(bus, call.client, call.voice, job, name, reason, str(error), now)
         else:
             if unsure is None:
                 found = groups[job_id].first if job_id in groups else known[job_id]
                 if isinstance(found, Request) and _is_unsure(found):
                     unsure = found
-    bus.counters.rejected += len(refused)
     words: list[Accept | Answer] = [_receipt(call)] if call.receipt else []
     if call.wants_reply:
         words.append(_reply(call, {"jobs": len(parts) - len(refused), "refused": refused}))
@@ -284,7 +284,7 @@ def _check_waiters(bus: Tables, call: Call) -> None:
         raise Refused(Reason.TOO_MANY_OUTSTANDING, f"this client waits for {most} jobs; wait for some")
 
 
-def _await(bus: Tables, call: Call, job_id: bytes) -> None:
+def _await(bus: Tables, call: Call, job_id: bytes, now: float) -> None:
     known = bus.desk.known.get(job_id)
     if known is not None and not isinstance(known, Request):
         word = addressed(known, call.client, call.voice, call.service, call.request_id)
@@ -294,7 +294,8 @@ def _await(bus: Tables, call: Call, job_id: bytes) -> None:
     bus.waiters.add(job_id, Waiter(call.client, call.voice, call.service, call.request_id))
     if len(bus.waiters) > bus.limits.waiters:
         oldest = bus.waiters.take_oldest()
-        _refuse(bus, oldest, Reason.TOO_MANY_OUTSTANDING, f"more than {bus.limits.waiters} wait; ask again")
+        why = f"more than {bus.limits.waiters} wait; ask again"
+        _refuse(bus, oldest, Reason.TOO_MANY_OUTSTANDING, why, now)
 
 
 def _result(bus: Tables, call: Call, body: Body, now: float) -> None:
@@ -303,7 +304,7 @@ def _result(bus: Tables, call: Call, body: Body, now: float) -> None:
     if call.receipt:
         bus.actions.append(_receipt(call))
     if call.wants_reply:
-        _await(bus, call, job_id)
+        _await(bus, call, job_id, now)
 
 
 def _cancel(bus: Tables, call: Call, body: Body, now: float) -> None:

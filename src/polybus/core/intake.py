@@ -273,16 +273,30 @@ def _turn_away(
     detail: str,
     now: float,
 ) -> None:
-    bus.counters.rejected += 1
     bus.actions.append(Refuse(client.address, voice, name, request_id, reason, detail, []))
+    note_refusal(bus, client.address, voice, request_id, name, reason, detail, now)
+    release_client(bus, client)
+
+
+def note_refusal(
+    bus: Tables,
+    address: Address,
+    voice: Any,
+    request_id: bytes,
+    name: bytes,
+    reason: Reason,
+    detail: str,
+    now: float,
+) -> None:
+    """Count what never became a request, and let listeners know."""
+    bus.counters.rejected += 1
     bus.observe(
         "rejected",
         now,
         request_id=request_id,
         service=name,
-        client=client.address,
+        client=address,
         client_voice=voice,
         reason=str(reason),
         detail=detail,
     )
-    release_client(bus, client)

@@ -188,6 +188,23 @@ def test_what_is_refused_at_the_door_was_never_accepted() -> None:
     assert stage.is_balanced()
 
 
+def test_jobs_that_the_desk_refuses_were_never_accepted() -> None:
+    stage = JournalStage(Limits(queue_length=0))
+    stage.job("one", "nobody", by=C)
+    stage.call(C, "odd", "submit", b"{")
+    many = [
+        {"id": "three", "service": "nobody", "size": 0},
+        {"id": "four", "service": "polybus.x", "size": 0},
+    ]
+    stage.call(C, "many", "submit", msgspec.json.encode(many) + b"\n")
+    assert not stage.told("accepted")
+    refused = {(row.request_id, row.service, row.reason) for row in stage.told("rejected")}
+    assert (b"submit one", b"polybus.submit", "queue_full") in refused
+    assert (b"odd", b"polybus.submit", "bad_job") in refused
+    assert (b"three", b"nobody", "queue_full") in refused
+    assert len(refused) == stage.bus.counters.rejected
+
+
 def test_what_could_not_be_written_down_has_failed(stage: JournalStage) -> None:
     stage.submit(C, "1", "nobody", options=GUARANTEED)
     stage.refuse_writes()
