@@ -31,13 +31,14 @@ def archive(
     """
     from polybus.cli.doctor import settings_of
     from polybus.errors import ConfigError
-    from polybus.journal.archive import Keep, run
+    from polybus.journal.archive import Keep, be_modest, run
     from polybus.server.journaling import FOLDER
 
     settings = settings_of(config)
     place = Path(settings.broker.data_dir) if data_dir is None else data_dir
     if not (place / FOLDER).is_dir():
         raise ConfigError(f"there is no journal in {place}; give the data directory of a broker")
+    be_modest()
     keep = settings.journal
     status = run(
         place / FOLDER, Keep(keep.keep_days, keep.keep_bytes, keep.compact_after_s), alone=True, once=once

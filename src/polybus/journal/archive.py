@@ -26,7 +26,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec import Struct
 
-from polybus.errors import ConfigError
+from polybus.errors import ConfigError, PolybusError
 from polybus.journal import lock
 from polybus.journal.archiver import OPEN_LOGS, Archiver, Report
 from polybus.journal.compaction import Compactor
@@ -182,7 +182,7 @@ class Attention:
 
     def __init__(self, alone: bool) -> None:
         self.ended = False
-        self._alone = alone
+        self.alone = alone
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -196,23 +196,37 @@ class Attention:
 
     def wait(self, seconds: float) -> None:
         """Until there is news, at most so long."""
-        files = [self._read] if self._alone else [self._read, 0]
+        files = [self._read] if self.alone else [self._read, 0]
         ready = select.select(files, [], [], 0 if self.ended else seconds)[0]
         if 0 in ready and not os.read(0, 4096):
             self.ended = True
 
 
-def run(journal: Path, keep: Keep, alone: bool, once: bool = False) -> int:
-    """Until the end is asked for; or `once`, until nothing is left to do."""
-    attention = Attention(alone)
-    # Columns are made in the gaps that the broker leaves.
+def be_modest() -> None:
+    """Columns are made in the gaps that the broker leaves. For processes that do nothing else."""
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
+
+
+def run(journal: Path, keep: Keep, alone: bool, once: bool = False) -> int:
+    """Until the end is asked for; or `once`, until nothing is left to do."""
+    attention = Attention(alone)
+    while True:
+        try:
+            return _run(journal, keep, attention, once)
+        except OSError as error:
+            say(f"cannot begin: {error}")
+            if once or attention.ended:
+                return 1
+            attention.wait(RETRY_S)
+
+
+def _run(journal: Path, keep: Keep, attention: Attention, once: bool) -> int:
     make_folder(journal)
     while (held := lock.take(journal)) is None:
-        if alone:
+        if attention.alone:
             raise ConfigError(
                 f"the journal {journal} is being archived already, by process {lock.holder(journal)}: "
                 "a broker does that itself unless journal.archive is false"
@@ -229,7 +243,7 @@ def run(journal: Path, keep: Keep, alone: bool, once: bool = False) -> int:
             worked = archive.work()
             if is_last:
                 return 0 if worked else 1
-            attention.wait((LOOK_ALONE_S if alone else LOOK_S) if worked else RETRY_S)
+            attention.wait((LOOK_ALONE_S if attention.alone else LOOK_S) if worked else RETRY_S)
     finally:
         os.close(held)
 
@@ -242,8 +256,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--compact-after", type=float, default=Keep().compact_after_s)
     parser.add_argument("--alone", action="store_true")
     given = parser.parse_args(arguments)
-    return run(given.journal, Keep(given.keep_days, given.keep_bytes, given.compact_after), given.alone)
+    try:
+        return run(given.journal, Keep(given.keep_days, given.keep_bytes, given.compact_after), given.alone)
+    except PolybusError as error:
+        say(str(error))
+        return 1
 
 
 if __name__ == "__main__":
+    be_modest()
     sys.exit(main())

@@ -226,6 +226,11 @@ def read_note(path: Path, kind: type[T]) -> T | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise JournalDamaged(
+            f"{path} cannot be read: {error}. Nothing is archived without it, because rows might be there "
+            "twice then; put back a backup, or move the whole folder away and let the broker begin anew"
+        ) from None
 
 
 def write_note(path: Path, value: Struct) -> None:

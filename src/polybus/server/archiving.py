@@ -26,7 +26,7 @@ PAUSE_S: Final = 0.25
 PAUSE_MAX_S: Final = 60.0
 WELL_S: Final = 60.0
 # How long it may take for its last turn.
-END_S: Final = 10.0
+END_S: Final = 5.0
 NO_COLUMNS: Final = "off: it needs the package pyarrow"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from polybus.errors import ConfigError
 from polybus.journal import archiver as archiver_module
 from polybus.journal import lock
-from polybus.journal.archive import TIDY_S, Archive, Keep, main
+from polybus.journal.archive import TIDY_S, Archive, Keep, main, run
 from polybus.journal.archiver import SEGMENTS, Archiver
 from polybus.journal.log import STATE, LogHead, log_files, write_batch, write_head
 from polybus.journal.progress import read_progress
@@ -37,6 +39,14 @@ class Told:
 
 def rows(first: int, count: int) -> list[Row]:
     return [Row("accepted", NOON_US + n * 1000, token=b"t%d" % n) for n in range(first, first + count)]
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_they_were() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -160,12 +170,32 @@ def test_who_holds_things_up_is_told_once(logs: Logs, tmp_path: Path) -> None:
     assert not everything(tmp_path)
 
 
-def test_only_one_at_a_time(tmp_path: Path) -> None:
+def test_only_one_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     held = lock.take(tmp_path)
     assert held is not None
     with pytest.raises(ConfigError, match=str(os.getpid())):
-        main([str(tmp_path), "--alone"])
+        run(tmp_path, Keep(), alone=True, once=True)
+    assert main([str(tmp_path), "--alone"]) == 1
+    assert "is being archived already" in capfd.readouterr().err
     os.close(held)
+    assert run(tmp_path, Keep(), alone=True, once=True) == 0
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    in_the_way = tmp_path / "journal"
+    in_the_way.touch()
+    assert run(in_the_way, Keep(), alone=True, once=True) == 1
+    assert "cannot begin" in capfd.readouterr().err
+
+
+def test_notes_that_cannot_be_read_stop_it_with_a_word(
+    logs: Logs, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logs.write(rows(0, 1))
+    logs.archive()
+    (tmp_path / STATE).write_text("{")
+    assert main([str(tmp_path), "--alone"]) == 1
+    assert "archived.json cannot be read" in capfd.readouterr().err
 
 
 def test_the_number_of_the_last_log_outlives_it(logs: Logs, tmp_path: Path) -> None:
