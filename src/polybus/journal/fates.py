@@ -243,7 +243,7 @@ class _Judgement:
             else:
                 text = f"it ended twice: {end['what']} at {_clock(end['at'])}, {row['what']} again"
                 self._note("wrong", row, f"{text} at {_clock(row['at'])}", P3)
-        elif self._begun is None and not self._is_beginning_missing():
+        elif self._begun is None and not self._is_beginning_missing(row["life"]):
             self._note("wrong", row, f"it {row['what']} but was never accepted", P2)
         if row["what"] == "replied":
             # What a broker takes up again after a restart does not know when it was given to a worker.
@@ -262,10 +262,13 @@ class _Judgement:
             text = f"it was {row['what']} in a later life of the broker, after it had {end['what']}"
             self._note("wrong", row, text, P3)
 
-    def _is_beginning_missing(self) -> bool:
-        """Whether the records of the time when it was accepted are not all there."""
-        life = self._world.lives.get(self._token.rpartition("-")[0])
-        return life is None or life.is_trimmed or bool(life.holes)
+    def _is_beginning_missing(self, life: str) -> bool:
+        """Whether the records of the time when it was accepted are not all there: old ones are removed, and a
+        broker that is killed takes those of its last milliseconds along."""
+        born = self._world.lives.get(self._token.rpartition("-")[0])
+        if born is None or born.is_trimmed or born.holes:
+            return True
+        return born.name != life and self._world.was_killed(born.name)
 
     # -- without an end ---------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from polybus.journal.log import DAMAGED
 from polybus.journal.numbering import Numbering
 from polybus.journal.reader import Snapshot, hour_of, read_logs, read_rows, read_segment
 from polybus.journal.record import TERMINAL
+from polybus.journal.retention import RETAINED, Retained
 
 # How often it is begun again because files were compacted meanwhile.
 TRIES: Final = 5
@@ -142,7 +143,7 @@ class _Check:
     # -- reading ----------------------------------------------------------------------------------
 
     def _read_all(self) -> datetime | None:
-        """Feed everything; the first hour that is kept."""
+        """Feed everything; the first hour that is kept, if some were removed on purpose."""
         verdict = self._verdict
         for path in sorted((self._journal / archiver.OPEN_LOGS).glob(f"*{DAMAGED}")):
             text = f"{path}: it was damaged when it was archived; what was whole in it is in the segments"
@@ -165,7 +166,10 @@ class _Check:
                     done += _size(log.path)
                     self._tell(done, total)
             self._tell(total, total)
-            return hour_of(snapshot.segments[0]) if snapshot.segments else None
+            retained = archiver.read_note(self._journal / RETAINED, Retained)
+            if retained is None or not retained.since or not snapshot.segments:
+                return None
+            return hour_of(snapshot.segments[0])
 
     def _feed(self, table: pa.Table) -> None:
         self._verdict.rows += table.num_rows

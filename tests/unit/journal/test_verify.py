@@ -11,9 +11,11 @@ import pytest
 
 from polybus.core.ledger import GUARANTEED, REVIVED
 from polybus.journal import fates
+from polybus.journal.archiver import write_note
 from polybus.journal.log import OPEN
-from polybus.journal.reader import segment_files
+from polybus.journal.reader import hour_of, segment_files
 from polybus.journal.record import Row
+from polybus.journal.retention import RETAINED, Retained
 from polybus.journal.verify import Verdict, verify
 from support.journals import HOUR_US, NOON_US, SECOND_US, Logs, everything, life_of
 
@@ -99,6 +101,15 @@ def test_a_job_over_a_restart(logs: Logs) -> None:
     logs.write([started(NOON_US + SECOND_US), *rest, stopped(NOON_US + 2 * SECOND_US)], life="next")
     verdict = verify(logs.journal, kept={}.get)
     assert (verdict.problems, verdict.counts) == ([], {})
+
+
+def test_a_job_whose_acceptance_went_with_a_killed_broker(logs: Logs) -> None:
+    logs.write([started()])
+    logs.write([started(NOON_US + SECOND_US), *life_of("life-1", NOON_US, *WHOLE)[1:]], life="next")
+    assert verify(logs.journal).is_well
+    # One that said goodbye takes nothing along.
+    logs.write([stopped(NOON_US + 1)])
+    assert wrong(verify(logs.journal)) == [("P2", "life-1")]
 
 
 def test_an_orphan_that_is_answered_after_a_restart(logs: Logs) -> None:
@@ -242,6 +253,9 @@ def test_what_was_removed_because_of_its_age_is_not_missing(logs: Logs) -> None:
     )
     logs.archive()
     old.unlink()
+    # Not if nobody knows of it.
+    assert {problem.kind for problem in verify(logs.journal).problems} == {"numbers", "P2"}
+    write_note(logs.journal / RETAINED, Retained(f"{hour_of(old):%Y-%m-%dT%H}", 1))
     assert verify(logs.journal).is_well
 
 
