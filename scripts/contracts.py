@@ -53,7 +53,7 @@ LAYERS = {
     "server": layer("errors config wire core dialects store journal", "msgspec zmq"),
     "client": Layer(frozenset({"errors", "config", "wire"}) | PUMP, frozenset({"msgspec", "zmq"})),
     "runtime": layer("errors config wire client", "msgspec zmq"),
-    "spark": layer("errors config journal client", "msgspec pyspark pyarrow pandas deltalake"),
+    "spark": layer("errors config journal client", "msgspec pyspark py4j pyarrow pandas deltalake"),
     "testing": layer("errors config wire core dialects store journal server client runtime", "msgspec zmq"),
     "__init__": layer("errors config wire core dialects store journal server client testing"),
     "__main__": Layer(ANY, ANY),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,6 +131,17 @@ def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(session.SparkMissing, match=r"pip install 'polybus\[spark\]'"):
         session.open_session()
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        session.check_listens(f"spark://127.0.0.1:{port}")
+    with pytest.raises(session.SparkFailed, match=rf"no Spark master answers at .*:{port} \(.*refused"):
+        session.check_listens(f"spark://127.0.0.1:{port}")
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        session.check_listens("spark://127.0.0.1")
+    session.check_listens("local[*]")
 
 
 @pytest.mark.parametrize("master", ["sc://somewhere:15002", "locally", "local[x]", "7077", "spark:/x"])

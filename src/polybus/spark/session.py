@@ -11,6 +11,7 @@ import importlib.util
 import ipaddress
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ BATCHES_KEPT: Final = 20
 HEAP_SHARE: Final = 4
 LEAST_HEAP_MIB: Final = 1024
 MOST_HEAP_MIB: Final = 8192
+# A master that listens at all accepts at once, also from far away.
+REACH_S: Final = 10.0
 # How many shuffle partitions a cluster gets at least: its executors may come after the session.
 CLUSTER_PARTITIONS: Final = 8
 
@@ -56,6 +59,10 @@ class SparkMissing(PolybusError):
     """pyspark is not installed."""
 
 
+class SparkFailed(PolybusError):
+    """Spark did not start, or the cluster is not there."""
+
+
 def open_session(
     master: str = "local[*]", app: str = "polybus", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
@@ -65,7 +72,9 @@ def open_session(
     those of a session that is there already are not changed.
     """
     require_spark()
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     there = SparkSession.getActiveSession()
@@ -84,6 +93,8 @@ def open_session(
     else:
         known = file_defaults(os.environ)
     check_master(master)
+    if not submitted:
+        check_listens(master)
     settings = {key: value for key, value in defaults(master).items() if key not in known} | conf
     if not submitted:
         settings[JAVA_OPTIONS] = " ".join(
@@ -92,8 +103,11 @@ def open_session(
     builder = SparkSession.builder.master(master).appName(known.get("spark.app.name", app))
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with environment(variables(master, submitted)):
-        session = builder.getOrCreate()
+    try:
+        with environment(variables(master, submitted)):
+            session = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(f"Spark did not start at {master}: {_gist(error)}") from error
     if cores(master) is None and "spark.sql.shuffle.partitions" not in {*known, *conf}:
         partitions = max(CLUSTER_PARTITIONS, session.sparkContext.defaultParallelism)
         session.conf.set("spark.sql.shuffle.partitions", str(partitions))
@@ -116,6 +130,34 @@ def check_master(master: str) -> None:
         raise ConfigError(
             f"master {master!r} is none that Spark knows: local[*], local[4], spark://HOST:PORT, yarn, k8s://…"
         )
+
+
+def check_listens(master: str) -> None:
+    """Spark itself would try for a minute or two, and then say little."""
+    if not master.startswith("spark://"):
+        return
+    troubles = []
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+        except ValueError:
+            raise ConfigError(f"master {master!r}: {place!r} is not HOST:PORT") from None
+        except OSError as error:
+            troubles.append(f"{place}: {error.strerror or error}")
+        else:
+            return
+    raise SparkFailed(
+        f"no Spark master answers at {master} ({'; '.join(troubles)}). Start the cluster, correct --master, "
+        "or leave it out to work on this machine."
+    )
+
+
+def _gist(error: Exception) -> str:
+    """The line that says it, without Java's pages."""
+    java = getattr(error, "java_exception", None)
+    lines = [line for line in str(error if java is None else java.toString()).splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(error).__name__
 
 
 # -- the settings -----------------------------------------------------------------------------
