@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ from support.live import POLYBUS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 IMAGES: Final = ROOT / "docs" / "images"
+# To the end of the call graph.
+SIZE: Final = "1200,2440"
 CLIENT_PORTS: Final = {
     "ebus": "ebus.frontend",
     "emqp": "emqp.clients",
@@ -69,7 +72,7 @@ CLIENTS: Final = {
     "app": ("ebus", {"search": 4, "orders": 2, "payments": 1}),
     "kiosk": ("mdp1", {"stock": 6, "orders": 2}),
     "partner": ("dbp", {"stock": 3, "orders": 1}),
-    "backoffice": ("emqp", {"orders": 3, "invoice.pdf": 2, "fax": 0.02}),
+    "backoffice": ("emqp", {"orders": 3, "invoice.pdf": 2, "fax": 0.1}),
     "nightly": ("mdp2", {"invoice.pdf": 1}),
 }
 TOPICS: Final = {"price/gold": 0.4, "price/silver": 0.7, "stock/low": 3.0, "weather/rome": 5.0}
@@ -236,6 +239,9 @@ def take(page: Path, image: Path, dark: bool, size: str) -> None:
         command += [f"--screenshot={image}", f"--window-size={size}"]
         command += ["--blink-settings=preferredColorScheme=" + ("0" if dark else "1")]
         subprocess.run([*command, page.as_uri()], check=True, timeout=120, capture_output=True)
+    if shutil.which("pngquant"):
+        smaller = ["pngquant", "--force", "--strip", "--speed=1", f"--output={image}", "128", str(image)]
+        subprocess.run(smaller, check=True, timeout=120)
 
 
 def main() -> int:
@@ -258,7 +264,7 @@ def main() -> int:
         subprocess.run(command, check=True, timeout=120)
         IMAGES.mkdir(parents=True, exist_ok=True)
         for name, dark in (("report.png", False), ("report-dark.png", True)):
-            take(page, IMAGES / name, dark, "1200,2600")
+            take(page, IMAGES / name, dark, SIZE)
     return 0
 
 

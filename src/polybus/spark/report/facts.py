@@ -59,8 +59,9 @@ class Facts(Struct):
     letters: list[Row]
     calls: list[Row]
     workers: list[Row]
-    topics: list[tuple[str, int, int, list[int]]]
-    publications: list[int]
+    topics: list[tuple[str, int, int, list[float]]]
+    published: int
+    publications: list[float]
     logs: dict[str, list[int]]
     nodes: list[tuple[str, int]]
     alerts: list[Row]
@@ -181,7 +182,8 @@ def gather(tables: str, since: datetime | None = None, until: datetime | None = 
         calls=calls.to_pylist(),
         workers=workers.to_pylist(),
         topics=_topics(topics, clock),
-        publications=_sums(_columns(topics["window_start"], clock), topics["messages"], clock.columns),
+        published=_total(topics["messages"]),
+        publications=_spread(topics, clock),
         logs=_logs(logs, clock),
         nodes=_noisy_nodes(logs),
         alerts=sorted(alerts, key=lambda row: row["window_start"]),
@@ -207,6 +209,18 @@ def _sums(columns: pa.ChunkedArray, values: pa.ChunkedArray, count: int) -> list
     for column, value in zip(found["column"].to_pylist(), found["value_sum"].to_pylist(), strict=True):
         if 0 <= column < count:
             sums[column] += value or 0
+    return sums
+
+
+def _spread(windows: pa.Table, clock: Clock) -> list[float]:
+    """Publications in each column. Where columns are shorter than the table's minutes, each has its part."""
+    parts = max(1, TOPICS_WINDOW_S // clock.width_s)
+    sums = [0.0] * clock.columns
+    columns = _columns(windows["window_start"], clock).to_pylist()
+    for first, messages in zip(columns, windows["messages"].to_pylist(), strict=True):
+        for column in range(first, first + parts):
+            if 0 <= column < clock.columns:
+                sums[column] += messages / parts
     return sums
 
 
@@ -297,17 +311,17 @@ def _dead(letters: pa.Table) -> list[tuple[str, str, int]]:
 # -- topics and logs --------------------------------------------------------------------------
 
 
-def _topics(topics: pa.Table, clock: Clock) -> list[tuple[str, int, int, list[int]]]:
+def _topics(topics: pa.Table, clock: Clock) -> list[tuple[str, int, int, list[float]]]:
     """(topic, messages, bytes, messages in each column), the busiest first."""
     counted = topics.group_by("topic").aggregate([("messages", "sum"), ("bytes", "sum")]).to_pylist()
     counted.sort(key=lambda row: (-row["messages_sum"], row["topic"] or ""))
-    found: list[tuple[str, int, int, list[int]]] = []
+    found: list[tuple[str, int, int, list[float]]] = []
     for row in counted:
         # Only the busiest are drawn.
         name = row["topic"]
         is_it = pc.is_null(topics["topic"]) if name is None else pc.equal(topics["topic"], name)
         one = topics.filter(is_it) if len(found) < DRAWN_TOPICS else topics.slice(0, 0)
-        trend = _sums(_columns(one["window_start"], clock), one["messages"], clock.columns)
+        trend = _spread(one, clock)
         found.append((name or "(empty)", row["messages_sum"], row["bytes_sum"] or 0, trend))
     return found
 

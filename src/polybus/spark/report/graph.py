@@ -16,6 +16,8 @@ OTHERS: Final = "(others)"
 # Strokes in pixels.
 THINNEST: Final = 1.0
 THICKEST: Final = 15.0
+# From this share on, errors are drawn.
+LEAST_SHARE: Final = 0.02
 ROW_PX: Final = 34
 
 Edge = tuple[str, str]
@@ -103,7 +105,8 @@ def _edges(joined: Counter[Edge], wrong: Counter[Edge], left: list[str], right: 
         if bad:
             words += f"\n{count(bad)} failed or expired ({share(bad / number)})"
         drawn += f'<path class="edge" d="{path}" stroke-width="{width:.1f}" data-t="{told(words)}"/>'
-        if bad:
-            inner = max(1.0, width * bad / number)
-            drawn += f'<path class="edge bad" d="{path}" stroke-width="{min(inner, width):.1f}"/>'
+        # Fewer are no news; their number is told all the same.
+        if bad / number >= LEAST_SHARE:
+            inner = max(THINNEST, width * bad / number)
+            drawn += f'<path class="edge bad" d="{path}" stroke-width="{inner:.1f}"/>'
     return drawing(drawn, "Who calls whom")

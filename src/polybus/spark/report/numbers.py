@@ -12,6 +12,8 @@ WIDTHS_S: Final = (10, 30, 60, 120, 300, 600, 1800, 3600, 10_800, 21_600, 86_400
 # More columns than this cannot be told apart on a small screen.
 MOST_COLUMNS: Final = 120
 MOST_TICKS: Final = 7
+# More than that, and what people look at is pressed into a corner.
+MOST_DECADES: Final = 5
 
 
 def count(value: float) -> str:
@@ -77,9 +79,10 @@ def ticks(most: float) -> list[float]:
 
 
 def decades(least: float, most: float) -> list[float]:
-    """Powers of ten around some values."""
+    """Powers of ten around some values; what is much smaller than the largest lies at the bottom."""
     low = math.floor(math.log10(max(least, 1.0)))
     high = max(math.ceil(math.log10(max(most, 1.0)) - 1e-9), low + 1)
+    low = max(low, high - MOST_DECADES)
     return [10.0**power for power in range(low, high + 1)]
 
 

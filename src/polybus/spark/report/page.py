@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -51,7 +51,7 @@ def make_page(facts: Facts, tables: str, now: datetime) -> Html:
         ("What fails, and why", "Requests that failed or expired, and those that were given up.", failures),
         (
             "Who calls whom",
-            "Lines are as wide as they are busy; red is the share that failed or expired. Whole days (UTC).",
+            "The busier, the wider; red is the share that failed or expired, from 2 % on. Whole days (UTC).",
             lambda facts: call_graph(facts.calls) if facts.calls else nothing("Nobody called anybody."),
         ),
         ("Workers", "How busy they were, and which come and go.", workers),
@@ -87,7 +87,7 @@ def _head(facts: Facts) -> Html:
 def _tiles(facts: Facts) -> Html:
     length_s = (facts.clock.end - facts.clock.begin).total_seconds()
     requests, errors = facts.requests, facts.errors
-    published = sum(facts.publications)
+    published = facts.published
     dead = sum(number for _, _, number in facts.dead)
     wrong = errors / requests if requests else None
     tiles = [
@@ -135,7 +135,7 @@ def legend(entries: list[tuple[str, str]]) -> Html:
     )
 
 
-def _per_second(values: list[int], facts: Facts) -> list[float]:
+def _per_second(values: Sequence[float], facts: Facts) -> list[float]:
     return [value / facts.clock.width_s for value in values]
 
 
@@ -163,7 +163,7 @@ def _much(facts: Facts) -> Html:
     )
     return (
         above
-        + tag("h3", "Publications per second", style="margin-top:14px")
+        + tag("h3", "Publications per second, by the minute", style="margin-top:14px")
         + below.replace('class="plot plain"', 'class="plot plain low"')
     )
 

@@ -141,9 +141,10 @@ def lines(clock: Clock, title: str, series: Sequence[tuple[str, str, Series]], w
         ]
         return "\n".join(reversed(parts)) or "nothing"
 
-    return _frame(
-        clock, title, inside + _hits(clock, words), [(height(mark), write(mark)) for mark in marks], ends
-    )
+    scale = [(height(mark), write(mark)) for mark in marks]
+    if min(known, default=marks[0]) < marks[0]:
+        scale[0] = (0.0, f"≤ {scale[0][1]}")
+    return _frame(clock, title, inside + _hits(clock, words), scale, ends)
 
 
 def _path(values: Series, height: Callable[[float], float], columns: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import defaultdict
 from typing import Any, Final
 
@@ -63,7 +64,7 @@ def alerts(facts: Facts) -> Html:
         ("", "rule"),
         ("grow", "when"),
         ("n", "times"),
-        ("n", "worst"),
+        ("n wide", "worst"),
         ("n wide", "limit"),
     ]
     return table(heads, rows) + more(len(rows), len(groups), "services and rules")
@@ -143,7 +144,9 @@ def _dead(facts: Facts) -> Html:
     if newest["detail"]:
         words += f", {newest['detail'][:120]}"
     service = newest["service"] or facts.dead[0][0]
-    order = f"polybus jobs retry --from-table 'service = \"{service}\"'"
+    quoted = service.replace("\\", "\\\\").replace('"', '\\"')
+    condition = f'service = "{quoted}"'
+    order = f"polybus jobs retry --from-table {shlex.quote(condition)}"
     hint = f"{text(words)}. Run them again: {tag('code', text(order))}"
     return title + parts + more(len(rows), len(facts.dead), "kinds") + tag("p", hint, class_="hint")
 

@@ -12,7 +12,7 @@ STYLE: Final = """
   --hover: rgba(40, 70, 130, .09); --badge: #fdeceb; }
 @media (prefers-color-scheme: dark) { :root {
   --paper: #12151b; --card: #1a1f28; --ink: #e6eaf1; --soft: #98a3b5; --faint: #2a313d; --edge: #2d3542;
-  --main: #78a8ff; --main-2: #4a78cc; --main-3: #33517f; --bad: #ff7468; --warn: #f0ad4a; --quiet: #5f6a7c;
+  --main: #78a8ff; --main-2: #4a78cc; --main-3: #45669c; --bad: #ff7468; --warn: #f0ad4a; --quiet: #5f6a7c;
   --hover: rgba(160, 190, 255, .12); --badge: #3a2225; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); -webkit-text-size-adjust: 100%;
@@ -24,7 +24,7 @@ header p, footer { color: var(--soft); margin: 0; }
 footer { margin-top: 22px; font-size: 13px; }
 h2 { font-size: 17px; margin: 0; letter-spacing: -.005em; }
 h2 + p { margin: 2px 0 14px; color: var(--soft); font-size: 13.5px; }
-h3 { font-size: 13.5px; font-weight: 600; margin: 0 0 8px; }
+h3 { font-size: 13.5px; font-weight: 600; margin: 0 0 10px; }
 section { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 18px 20px;
   margin-top: 16px; min-width: 0; }
 .pair { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 26px; }
@@ -35,11 +35,11 @@ section { background: var(--card); border: 1px solid var(--edge); border-radius:
   font-variant-numeric: tabular-nums; }
 .tile.is-bad b { color: var(--bad); }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 16px;
-  margin: 0 0 6px; font-size: 13px; color: var(--soft); }
+  margin: 0 0 12px; font-size: 13px; color: var(--soft); }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }
-.plot { display: grid; grid-template-columns: 52px minmax(0, 1fr) 34px; grid-template-rows: 170px 22px;
+.plot { display: grid; grid-template-columns: 60px minmax(0, 1fr) 34px; grid-template-rows: 170px 22px;
   font-size: 12px; color: var(--soft); font-variant-numeric: tabular-nums; }
-.plot.plain { grid-template-columns: 52px minmax(0, 1fr) 8px; }
+.plot.plain { grid-template-columns: 60px minmax(0, 1fr) 8px; }
 .plot.low { grid-template-rows: 96px 22px; }
 .plot > div { position: relative; }
 .plot .left span, .plot .right span { position: absolute; transform: translateY(50%); white-space: nowrap;
@@ -73,7 +73,8 @@ th { text-align: left; font-weight: 500; color: var(--soft); font-size: 12.5px; 
   padding: 0 14px 6px 0; }
 td { border-top: 1px solid var(--faint); padding: 6px 14px 6px 0; vertical-align: middle; }
 th:last-child, td:last-child { padding-right: 0; }
-.n { text-align: right; white-space: nowrap; } .name { font-weight: 600; overflow-wrap: anywhere; }
+.n { text-align: right; white-space: nowrap; }
+.name { font-weight: 600; overflow-wrap: anywhere; min-width: 86px; }
 .id { color: var(--soft); white-space: nowrap; font-size: 12.5px; }
 .grow { width: 32%; } .less { width: 20%; } .soft { color: var(--soft); }
 .red { color: var(--bad); font-weight: 600; }
@@ -111,8 +112,8 @@ code { font: 12.5px ui-monospace, "SF Mono", Menlo, Consolas, monospace; backgro
   main { padding: 18px 12px 32px; } section { padding: 14px; }
   .pair { grid-template-columns: minmax(0, 1fr); }
   .wide, .minor { display: none; } .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-  .tile b { font-size: 21px; } .plot, .plot.plain { grid-template-columns: 44px minmax(0, 1fr) 30px; }
-  .plot.plain { grid-template-columns: 44px minmax(0, 1fr) 4px; } td, th { padding-right: 9px; } }
+  .tile b { font-size: 21px; } .plot, .plot.plain { grid-template-columns: 52px minmax(0, 1fr) 30px; }
+  .plot.plain { grid-template-columns: 52px minmax(0, 1fr) 4px; } td, th { padding-right: 9px; } }
 @media print { body { background: #fff; } section, .tile { break-inside: avoid; } }
 """
 
