@@ -15,6 +15,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -46,6 +47,7 @@ STATE: Final = log.STATE
 # Enough that Spark reads them quickly, few enough that a segment is there soon.
 SEGMENT_ROWS: Final = 100_000
 SEGMENT_BYTES: Final = 256 * 1024 * 1024
+HOUR_US: Final = 3_600_000_000
 # How segments are written; readers look at the checksums.
 WRITING: Final[Any] = {"compression": "zstd", "compression_level": 3, "write_page_checksum": True}
 # Lives of brokers whose next number is remembered.
@@ -197,14 +199,15 @@ class Archiver:
         return to_table(head, batch.first - 1, 1, record)
 
     def _write_segments(self, name: str, table: pa.Table) -> tuple[Path, ...]:
-        # By the hour, in the order of time and number; nearly always it is one.
-        hours = pc.strftime(table["at"], format="%Y-%m-%d/%H")
+        # By the hour; nearly always it is one.
+        hours = pc.divide(table["at"].cast(pa.int64()), HOUR_US)
         paths = []
-        for hour in sorted(pc.unique(hours).to_pylist()):
-            date, number = hour.split("/")
-            folder = self._segments / f"date={date}" / f"hour={number}"
+        found = sorted(pc.unique(hours).to_pylist())
+        for hour in found:
+            begin = datetime.fromtimestamp(hour * 3600, UTC)
+            folder = self._segments / f"date={begin:%Y-%m-%d}" / f"hour={begin:%H}"
             make_folder(folder)
-            part = table.filter(pc.equal(hours, hour))
+            part = table if len(found) == 1 else table.filter(pc.equal(hours, hour))
             path = folder / f"{name}.parquet"
             hidden = folder / f".{name}.parquet"
             with hidden.open("wb") as file:
