@@ -26,7 +26,6 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from polybus import Client, LogHandler, Options, PolybusError, Request, Worker
-from polybus.journal.archiver import Archiver
 from support.job_broker import JobBroker
 from support.live import POLYBUS
 
@@ -254,9 +253,8 @@ def main() -> int:
         data = folder / "data"
         if not options.again:
             Shop(folder, options.minutes * 60).run()
-            archiver = Archiver(data / "journal", 100_000)
-            while archiver.turn().logs:
-                pass
+            archive = [str(POLYBUS), "archive", "--data-dir", str(data), "--once"]
+            subprocess.run(archive, check=True, timeout=900)
             build = [str(POLYBUS), "pipeline", "build", "--data-dir", str(data), "--master", "local[2]"]
             subprocess.run(build, check=True, timeout=900)
         page = folder / "report.html"
