@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from pipeline.compare import compare_all, journal_rows, report
 from pipeline.expected import KEYS, Row, Rows, all_tables
-from polybus.journal.archiver import OPEN_LOGS, Archiver
+from polybus.journal.archiver import OPEN_LOGS
 from polybus.journal.log import log_files
 from polybus.journal.reader import segment_files
 from polybus.spark.tables import read_table
@@ -20,17 +20,11 @@ from support.commands import environment
 from support.live import POLYBUS
 from support.waiting import until
 
-BUILD_S: Final = 300.0
-
-
-def archive(journal: Path, rows: int = 100_000) -> None:
-    """Until no finished log is left."""
-    archiver = Archiver(journal, rows)
-    until(lambda: not archiver.turn().logs and not log_files(journal / OPEN_LOGS), "the archiver's work", 120)
+BUILD_S: Final = 900.0
 
 
 def archive_all(data_dir: Path) -> None:
-    """The same by command; the archiver of a broker that has just ended may still be at work."""
+    """Until no log is left; the archiver of a broker that has just ended may still be at work."""
 
     def is_done() -> bool:
         done = subprocess.run(

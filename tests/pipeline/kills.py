@@ -35,9 +35,10 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pipeline.building import archive, check, command, pipeline, rows_of
+from pipeline.building import check, command, pipeline, rows_of
 from pipeline.day import Day, Life, write_logs
 from pipeline.expected import KEYS
+from polybus.journal.archive import Archive
 from polybus.journal.archiver import OPEN_LOGS
 from support.commands import environment
 
@@ -47,8 +48,8 @@ EVENTS: Final = 2_000
 PORTIONS: Final = 12
 PORTION_S: Final = 0.4
 # How long a moment is waited for; Spark needs some of it to start.
-PATIENCE_S: Final = 150.0
-RANDOM_S: Final = (0.5, 40.0)
+PATIENCE_S: Final = 240.0
+RANDOM_S: Final = (0.5, 60.0)
 LATER_S: Final = 0.05
 LOOK_S: Final = 0.002
 
@@ -63,7 +64,9 @@ class Growing:
         self._log = 1
         self._steps = kills * PORTIONS
         self._step = 0
-        (journal / "segments").mkdir(parents=True)
+        (journal / OPEN_LOGS).mkdir(parents=True)
+        # Segments that were read are also compacted and let go, behind the back of the pipeline.
+        self._archive = Archive(journal)
 
     def grow(self) -> None:
         """The next portion of each life, archived; nothing, if there is none left."""
@@ -75,7 +78,7 @@ class Growing:
             first = self._done[number]
             self._log = write_logs(self.journal / OPEN_LOGS, life, first + 1, end + 1, self._log)
             self._done[number] = end
-        archive(self.journal)
+        assert self._archive.work()
 
     def grow_all(self) -> None:
         self._step = max(self._step, self._steps - 1)

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Generator
+from typing import Any
 
 from polybus import Request, Worker
 
@@ -52,7 +53,14 @@ def pieces(request: Request) -> Generator[bytes, None, bytes]:
     return b"three"
 
 
-HANDLERS = {"echo": echo, "fail": fail, "flaky": flaky, "hold": hold, "slow": slow, "pieces": pieces}
+HANDLERS: dict[str, Any] = {
+    "echo": echo,
+    "fail": fail,
+    "flaky": flaky,
+    "hold": hold,
+    "slow": slow,
+    "pieces": pieces,
+}
 
 
 def serve(entries: list[tuple[str, str, dict[str, str]]]) -> None:
