@@ -108,6 +108,11 @@ class Archive:
             self._tell()
         return True
 
+    @property
+    def is_tidy(self) -> bool:
+        """Whether there is nothing left to tidy up for a while."""
+        return self._wall() < self._tidy_at
+
     def _note(self, report: Report) -> None:
         progress = self.progress
         progress.segments += len(report.segments)
@@ -241,6 +246,8 @@ def _run(journal: Path, keep: Keep, attention: Attention, once: bool) -> int:
             # What was finished before the end came is archived; hence this order.
             is_last = once or attention.ended
             worked = archive.work()
+            while once and worked and not archive.is_tidy:
+                worked = archive.work()
             if is_last:
                 return 0 if worked else 1
             attention.wait((LOOK_ALONE_S if attention.alone else LOOK_S) if worked else RETRY_S)

@@ -181,6 +181,18 @@ def test_only_one_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert run(tmp_path, Keep(), alone=True, once=True) == 0
 
 
+def test_once_does_all_there_is(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    for hour in range(3):
+        for number in range(2):
+            logs.write([Row("accepted", NOON_US + hour * HOUR_US + number)])
+            logs.archive()
+    assert run(tmp_path, Keep(days=36_500.0), alone=True, once=True) == 0
+    assert len(list((tmp_path / COMPACTED).rglob("*.parquet"))) == 3
+    assert not list((tmp_path / SEGMENTS).rglob("*.parquet"))
+    assert len(everything(tmp_path)) == 6
+
+
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     in_the_way = tmp_path / "journal"
     in_the_way.touch()
