@@ -88,7 +88,7 @@ def test_it_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environ |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(work)}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=work, env=environ, capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", SCRIPT], cwd=work, env=environ, capture_output=True, text=True, timeout=270
     )
     assert (done.returncode, done.stderr) == (0, "")
     until(lambda: not Path("/proc", done.stdout.strip()).exists(), "the end of Java")
@@ -118,7 +118,7 @@ def test_what_spark_submit_was_told_counts(tmp_path: Path) -> None:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=270,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["local[3]", "theirs", "9", "false", "Asia/Tokyo", "one", "--two"]
