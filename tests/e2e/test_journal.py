@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from polybus.client.admin import AdminClient
 from polybus.journal.archiver import SEGMENTS
-from polybus.journal.log import FINISHED, OPEN, log_files
+from polybus.journal.log import FINISHED, OPEN, PLAN, log_files
+from polybus.journal.progress import read_progress
 from support.commands import polybus
 from support.folders import small_file_system
 from support.job_broker import JobBroker
@@ -49,7 +52,8 @@ def archiver_pid(broker: JobBroker) -> int:
 
     def found() -> int:
         kind, _, number = str(status(broker)["archiver"]).partition(" ")
-        return int(number) if kind == "process" and is_alive(int(number)) else 0
+        begun = read_progress(journal_of(broker.folder)).pid
+        return begun if kind == "process" and int(number) == begun and is_alive(begun) else 0
 
     return until(found, "an archiver")
 
@@ -87,33 +91,57 @@ def journal_of(folder: Path) -> Path:
     return folder / "data" / "journal"
 
 
+class Traffic:
+    """Publications all the time, whether there is a broker or not."""
+
+    def __init__(self, broker: JobBroker) -> None:
+        self._endpoint = broker.endpoints["emqp.publish"]
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._publish)
+
+    def _publish(self) -> None:
+        with Peer(self._endpoint) as publisher:
+            while not self._enough.wait(0.01):
+                with contextlib.suppress(zmq.Again):
+                    for number in range(20):
+                        frames = [b"", b"eMQP/1.0", b"PUBLISH", b"id", b"t%d" % number, b"", bytes(50)]
+                        publisher.socket.send_multipart(frames, zmq.NOBLOCK)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self._thread.join()
+
+
 def test_brokers_and_archivers_are_killed_and_every_row_is_there_once(tmp_path: Path) -> None:
     on_disk = []
-    with JobBroker(tmp_path, ARCHIVED) as broker:
+    journal = journal_of(tmp_path)
+    with JobBroker(tmp_path, ARCHIVED) as broker, Traffic(broker):
         for life in range(3):
             if life:
                 broker.restart()
-            for _ in range(2):
-                publish(broker, 2000)
-                os.kill(archiver_pid(broker), signal.SIGKILL)
-            publish(broker, 1000)
-            on_disk.append(written(broker, 5000))
+            pid = archiver_pid(broker)
+            # In the middle of a segment.
+            until((journal / PLAN).exists, "a segment that is being made")
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: status(broker)["archiver_restarts"], "another archiver")
+            on_disk.append(written(broker, 100))
         # The last one ends in good order, with all that it has written in segments.
         pid = archiver_pid(broker)
-        assert status(broker)["archiver_restarts"] >= 1
         assert broker.stop() == 0
         assert not is_alive(pid)
         assert "archiver ended with status -9" in broker.said()
         assert not broker.crashes()
-    journal = journal_of(tmp_path)
-    assert not [*log_files(journal / "open", OPEN), *log_files(journal / "open", FINISHED)]
+    left = [*log_files(journal / "open", OPEN), *log_files(journal / "open", FINISHED)]
+    # On a machine that is very busy it is not done in time.
+    assert not left or "archiver was not done" in broker.said()
     rows = everything(journal)
-    found = lives(rows)
-    for numbers, least in zip(found, on_disk, strict=True):
+    for numbers, least in zip(lives(rows), on_disk, strict=True):
         # Without gaps, and at least what was on disk before the kill.
         assert numbers == list(range(1, len(numbers) + 1))
         assert len(numbers) >= least
-    assert [row["what"] for row in rows].count("published") == 3 * 5000
     assert [row["what"] for row in rows].count("stopped") == 1
 
 

@@ -26,7 +26,7 @@ PAUSE_S: Final = 0.25
 PAUSE_MAX_S: Final = 60.0
 WELL_S: Final = 60.0
 # How long it may take for its last turn.
-END_S: Final = 5.0
+END_S: Final = 10.0
 NO_COLUMNS: Final = "off: it needs the package pyarrow"
 
 
@@ -122,9 +122,13 @@ class Archiving:
         try:
             process.wait(END_S)
         except subprocess.TimeoutExpired:
-            # Nothing is lost by that: the next one goes on where this one was.
+            # Nothing is lost by that.
             process.kill()
             process.wait()
+            print(
+                f"polybus: the journal's archiver was not done after {END_S:g} s; the next one goes on",
+                file=sys.stderr,
+            )
 
     def facts(self, finished: int, wall: float) -> dict[str, Any]:
         """What it is doing. `finished` is the number of the last log that is finished."""
