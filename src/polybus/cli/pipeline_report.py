@@ -47,12 +47,19 @@ def report(
     from polybus.spark.session import require_spark
 
     require_spark()
+    from polybus.errors import ConfigError
     from polybus.spark.report import make_report
+    from polybus.spark.tables import has_tables
 
     begin, end = read_time(since, "--since"), read_time(until, "--until")
     if begin is not None and end is not None and begin >= end:
         raise WrongUse(f"--since {since} is not before --until {until}; nothing is between them")
     place = tables or str(data_dir / "tables")
+    if not has_tables(place):
+        raise ConfigError(
+            f"there are no tables in {place}; 'polybus pipeline build' makes them of the journal, and "
+            "--data-dir or --tables says where they are"
+        )
     page = make_report(place, begin, end)
     if out == "-":
         sys.stdout.write(page)

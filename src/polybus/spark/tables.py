@@ -183,3 +183,8 @@ def read_table(tables: str, name: str, columns: Sequence[str] | None = None, fil
     wanted = list(columns or table.schema.names)
     found = DeltaTable(uri).to_pyarrow_dataset(as_large_types=False).to_table(columns=wanted, filter=filters)
     return found.cast(pa.schema([table.schema.field(name) for name in wanted]))
+
+
+def has_tables(tables: str) -> bool:
+    """Whether any of the tables is there."""
+    return any(DeltaTable.is_deltatable(f"{tables.rstrip('/')}/{name}") for name in TABLES)

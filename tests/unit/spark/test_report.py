@@ -302,6 +302,8 @@ def test_the_command(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert str(page) in capsys.readouterr().err
     assert run(["pipeline", "report", "--tables", str(tables), "--out", "-"]) == 0
     assert capsys.readouterr().out.startswith("<!DOCTYPE html>")
+    assert run(["pipeline", "report", "--tables", str(tmp_path / "elsewhere")]) == 1
+    assert "'polybus pipeline build' makes them" in capsys.readouterr().err
     assert run(["pipeline", "report", "--since", "1h", "--until", "2h"]) == 2
     assert "nothing is between" in capsys.readouterr().err
     assert run(["pipeline", "report", "--since", "soon"]) == 2
