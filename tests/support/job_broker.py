@@ -16,7 +16,7 @@ from support.commands import environment
 from support.live import POLYBUS, START_S, WAIT_S, read_line
 from support.ports import steady_ports
 from support.programs import peer_places
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -60,7 +60,7 @@ class JobBroker:
         process, self._process = self._process, None
         assert process is not None
         process.terminate()
-        status = process.wait(WAIT_S)
+        status = process.wait(PATIENCE_S)
         assert process.stdout is not None
         process.stdout.close()
         return status
