@@ -99,7 +99,8 @@ class Check:
 
     def _build(self, title: str, *words: str) -> None:
         began = time.monotonic()
-        environ = environment(spark_environment() if title == "submitted" else None)
+        scratch = {"SPARK_LOCAL_DIRS": str(self._folder / "scratch")}
+        environ = environment((spark_environment() if title == "submitted" else {}) | scratch)
         work = self._folder / f"in-{title}"
         work.mkdir()
         done = subprocess.run(

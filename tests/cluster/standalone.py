@@ -92,6 +92,7 @@ class Cluster:
     def _start(self, name: str, program: str, *arguments: str) -> None:
         environ = spark_environment() | {
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_DIRS": str(self._folder / "scratch"),
             # The master would listen for jobs over HTTP, too.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         }

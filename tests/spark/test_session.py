@@ -87,6 +87,7 @@ def test_it_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
                 break
     environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environ |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(work)}
+    environ["SPARK_LOCAL_DIRS"] = str(work)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=work, env=environ, capture_output=True, text=True, timeout=270
     )
