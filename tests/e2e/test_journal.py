@@ -161,8 +161,10 @@ def test_an_archiver_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
 def test_damaged_logs_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
     with JobBroker(tmp_path) as broker:
         for _ in range(2):
-            publish(broker, 500)
-            written(broker, 1)
+            for part in range(1, 5):
+                # A batch each, or more.
+                publish(broker, 100)
+                written(broker, part * 100 + 1)
             broker.kill()
             broker.start()
         broker.stop()
@@ -183,10 +185,10 @@ def test_damaged_logs_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
     assert flipped.with_suffix(".damaged").exists()
     rows = everything(journal)
     whole = [row for row in rows if row["what"] == "published"]
-    assert 0 < len(whole) < 1000
-    holes = [row for row in rows if row["what"] == "hole"]
+    assert 0 < len(whole) < 800
     # What was cut off at the end of a life has nothing behind it that would show how much it was.
-    assert all(row["size"] > 0 for row in holes)
+    (hole,) = [row for row in rows if row["what"] == "hole"]
+    assert 0 < hole["size"] <= 100
     last = lives(rows)[-1]
     assert last == list(range(1, len(last) + 1))
 
