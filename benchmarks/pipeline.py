@@ -22,6 +22,7 @@ was fast.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -31,10 +32,12 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import _parts as parts
+import psutil
 from _pipeline_duckdb import build as build_with_duckdb
 from _pipeline_journal import ROWS, Generator
 from deltalake import DeltaTable
@@ -60,6 +63,36 @@ WARM_BATCHES: Final = 8
 PATIENCE_S: Final = 300.0
 
 
+@dataclass(frozen=True)
+class Took:
+    """Seconds by the clock, and of CPU time of this process and Java together."""
+
+    wall: float
+    cpu: float
+
+
+def cpu_s() -> float:
+    """CPU seconds so far, of this process and all that it started."""
+    us = psutil.Process()
+    total = 0.0
+    for process in (us, *us.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+class Watch:
+    """Takes the time."""
+
+    def __init__(self) -> None:
+        self._cpu = cpu_s()
+        self._began = time.monotonic()
+
+    def stop(self) -> Took:
+        return Took(time.monotonic() - self._began, cpu_s() - self._cpu)
+
+
 class Bench:
     def __init__(self, folder: Path, events: int, rounds: int, fresh_s: float) -> None:
         self._folder = folder
@@ -82,7 +115,12 @@ class Bench:
             self._measure(spark, big, small, events, fifth)
         finally:
             spark.stop()
-        self.figures["fresh"] = self._fresh()
+        try:
+            self.figures["fresh"] = self._fresh()
+        except parts.Broken as error:
+            # The other figures are worth telling all the same.
+            self.trouble.append(str(error))
+            self.figures["fresh"] = {"p95_s": float("inf")}
 
     def _make(self, big: Path, small: Path) -> tuple[int, int]:
         """A journal, and another that is its first fifth; how many events they have."""
@@ -104,18 +142,19 @@ class Bench:
     def _measure(self, spark: Any, big: Path, small: Path, events: int, fifth: int) -> None:
         cold, _ = self._build(spark, small)
         self._note("build, cold", fifth, [cold])
-        builds: list[float] = []
-        scans: list[float] = []
-        ducks: list[float] = []
-        smalls: list[float] = []
+        builds: list[Took] = []
+        scans: list[Took] = []
+        ducks: list[Took] = []
+        smalls: list[Took] = []
         for _ in range(self._rounds):
             # Taking turns: a machine changes its speed while one looks.
             smalls.append(self._build(spark, small)[0])
             scans.append(self._scan(spark, big))
             took, counts = self._build(spark, big)
             builds.append(took)
-            took, others = build_with_duckdb(big, self._folder / "duckdb", os.cpu_count() or 1)
-            ducks.append(took)
+            watch = Watch()
+            others = build_with_duckdb(big, self._folder / "duckdb", os.cpu_count() or 1)
+            ducks.append(watch.stop())
             if counts != others:
                 self.trouble.append(f"the tables differ in their rows: {counts}, DuckDB: {others}")
         self._note("build of a fifth", fifth, smalls)
@@ -124,64 +163,69 @@ class Bench:
         self._note("duckdb", events, ducks)
         self._note("stream", events, [self._stream(spark, big, events)])
         self.figures["rows"] = counts
-        growth = statistics.median(builds) / statistics.median(smalls)
-        self.figures["growth"] = {"events": events / fifth, "seconds": growth}
+        growth = {"events": events / fifth, "seconds": _median(builds) / _median(smalls)}
+        cpu = [statistics.median(took.cpu for took in some) for some in (builds, smalls)]
+        self.figures["growth"] = {**growth, "cpu": cpu[0] / cpu[1]}
 
-    def _note(self, name: str, events: int, seconds: list[float]) -> None:
-        rate = events / statistics.median(seconds)
+    def _note(self, name: str, events: int, taken: list[Took]) -> None:
+        rate = events / _median(taken)
+        cpu = statistics.median(took.cpu for took in taken) * 1e6 / events
         self.figures[name] = {
             "events": events,
-            "seconds": [round(s, 2) for s in seconds],
+            "seconds": [round(took.wall, 2) for took in taken],
+            "cpu_s": [round(took.cpu, 2) for took in taken],
             "rate": round(rate),
+            "cpu_s_per_million": round(cpu, 2),
         }
-        self.say(f"{name}: {rate:,.0f} events/s ({', '.join(f'{s:.1f} s' for s in seconds)})")
+        walls = ", ".join(f"{took.wall:.1f} s" for took in taken)
+        self.say(f"{name}: {rate:,.0f} events/s ({walls}), {cpu:.1f} CPU s for a million")
 
     def _fresh_tables(self) -> Path:
         self._tables += 1
         return self._folder / f"tables-{self._tables}"
 
-    def _build(self, spark: Any, journal: Path) -> tuple[float, dict[str, int]]:
+    def _build(self, spark: Any, journal: Path) -> tuple[Took, dict[str, int]]:
         tables = self._fresh_tables()
-        began = time.monotonic()
+        watch = Watch()
         Pipeline(spark, str(journal), str(tables)).build()
-        took = time.monotonic() - began
+        took = watch.stop()
         counts = {name: read_table(str(tables), name).num_rows for name in NAMES}
         shutil.rmtree(tables)
         _forget_readers(journal)
         return took, counts
 
-    def _scan(self, spark: Any, journal: Path) -> float:
-        began = time.monotonic()
+    def _scan(self, spark: Any, journal: Path) -> Took:
+        watch = Watch()
         rows = spark.read.schema(EVENTS).option("recursiveFileLookup", "true")
         # All that some table needs; this one none does.
         needed = rows.parquet(str(journal / "segments")).drop("client_link")
         needed.write.format("noop").mode("overwrite").save()
-        return time.monotonic() - began
+        return watch.stop()
 
-    def _stream(self, spark: Any, journal: Path, events: int) -> float:
+    def _stream(self, spark: Any, journal: Path, events: int) -> Took:
         """From the start of the stream until all events are in the tables."""
         tables = self._fresh_tables()
         seen = 0
         batches = 0
-        done_at = 0.0
+        took = Took(float("inf"), float("inf"))
 
-        def watch(batch: Any) -> None:
-            nonlocal seen, batches, done_at
+        def look(batch: Any) -> None:
+            nonlocal seen, batches, took
             seen += batch.rows
             batches += 1
             if seen >= events:
-                done_at = time.monotonic()
+                took = watch.stop()
                 pipeline.stop()
 
-        pipeline = Pipeline(spark, str(journal), str(tables), watch=watch, batch_bytes=STREAM_BYTES)
-        began = time.monotonic()
+        pipeline = Pipeline(spark, str(journal), str(tables), watch=look, batch_bytes=STREAM_BYTES)
+        watch = Watch()
         pipeline.run()
         if seen != events:
             self.trouble.append(f"the stream has seen {seen} events of {events}")
         self.figures["stream batches"] = batches
         shutil.rmtree(tables)
         _forget_readers(journal)
-        return done_at - began
+        return took
 
     # -- freshness ------------------------------------------------------------------------------
 
@@ -270,13 +314,18 @@ class Bench:
             table.add_row(name, wanted, measured, "met" if is_met else "not met")
         self._console.print(table)
         self.say(
-            f"{growth['events']:.1f} times as many events took {growth['seconds']:.1f} times as long; "
+            f"{growth['events']:.1f} times as many events took {growth['seconds']:.1f} times as long "
+            f"({growth['cpu']:.1f} times the CPU time); "
             f"the stream took {f['stream batches']} batches"
         )
         return (
             f"bench-pipeline: batch={batch} stream={stream} scan={scan} duckdb={f['duckdb']['rate']} "
             f"fresh_p95={p95:.2f}"
         )
+
+
+def _median(taken: list[Took]) -> float:
+    return statistics.median(took.wall for took in taken)
 
 
 def _ages(ends: list[int], seen: list[tuple[float, int]], since: float) -> list[float]:
