@@ -116,8 +116,8 @@ class Cluster:
         return True
 
     def _state(self) -> dict[str, Any]:
-        """What the master tells of itself; nothing while it does not listen yet."""
-        with contextlib.suppress(OSError):
+        """What the master tells of itself; nothing while it does not listen yet, or has no page yet."""
+        with contextlib.suppress(OSError, ValueError):
             page = f"http://{LOOPBACK}:{self._ports['page']}/json/"
             # Not over a proxy that the environment may name.
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
