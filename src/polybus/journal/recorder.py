@@ -117,7 +117,8 @@ def open_recorder(body_bytes: int, keeps_bodies: Callable[[bytes], bool] | None 
         from polybus.journal._recorder import CompiledRecorder
 
         kind = CompiledRecorder
-    except ImportError:
+    except (ImportError, ValueError):
+        # There is none; or there is one, but the records of the core are interpreted, which it cannot read.
         pass
     recorder: Recorder = kind(body_bytes, keeps_bodies)
     return recorder
