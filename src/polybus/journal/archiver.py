@@ -27,10 +27,12 @@ from msgspec import Struct
 
 from polybus.errors import JournalDamaged
 from polybus.journal import log
+from polybus.journal.batches import tables_in
 from polybus.journal.columns import to_table
 from polybus.journal.log import (
     DAMAGED,
     Batch,
+    Damage,
     LogHead,
     log_files,
     make_folder,
@@ -151,24 +153,24 @@ class Archiver:
                 damage.append(str(error))
                 damaged.append(name)
                 continue
-            for found in read_batches(path, begin):
-                if not isinstance(found, Batch):
+            for found in tables_in(head, read_batches(path, begin)):
+                if isinstance(found, Damage):
                     damage.append(f"{path}: {found.what} at byte {found.offset}: {found.length} bytes")
                     damaged.append(name)
                     continue
-                missing = found.first - expected.get(head.life, 1)
+                batch, table = found
+                missing = batch.first - expected.get(head.life, 1)
                 if missing > 0:
                     lost += missing
-                    tables.append(self._hole(head, found, missing))
-                    expected[head.life] = found.first
-                try:
-                    tables.append(to_table(head, found.first, found.count, found.payload))
-                except JournalDamaged as error:
+                    tables.append(self._hole(head, batch, missing))
+                    expected[head.life] = batch.first
+                if isinstance(table, JournalDamaged):
                     # Its checksum is right, so it was written wrong: the next batch has a hole before it.
-                    damage.append(f"{path}: at byte {found.offset}: {error}")
+                    damage.append(f"{path}: at byte {batch.offset}: {table}")
                     damaged.append(name)
                     continue
-                expected[head.life] = found.first + found.count
+                tables.append(table)
+                expected[head.life] = batch.first + batch.count
         paths = self._write_segments(plan.name, pa.concat_tables(tables)) if tables else ()
         # Lives follow one another; of each but the last few nothing more will come.
         following = dict(list(expected.items())[-LIVES:])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -26,6 +26,7 @@ import pyarrow.dataset as ds
 
 from polybus.errors import JournalDamaged, JournalMissing, JournalMoved
 from polybus.journal import archiver
+from polybus.journal.batches import tables_in
 from polybus.journal.columns import SCHEMA, STAMP, to_table
 from polybus.journal.log import FINISHED, OPEN, Batch, Damage, LogHead, log_files, parse_head, split_batches
 from polybus.journal.record import Row, write_row
@@ -37,8 +38,6 @@ HELD: Final = 400
 # How often files are listed anew because the archiver was at work.
 TRIES: Final = 50
 BATCH_ROWS: Final = 64 * 1024
-# Batches of a log that are made into one table.
-JOINED_BYTES: Final = 4 * 1024 * 1024
 _HOUR: Final = re.compile(r"date=(\d{4}-\d{2}-\d{2})/hour=(\d{2})$")
 _LANDED: Final = re.compile(r"(\d+)-[0-9a-f]+\.parquet")
 _MERGED: Final = re.compile(r"(\d+)-(\d+)-[0-9a-f]+\.parquet")
@@ -283,57 +282,24 @@ def read_logs(
             if data and not (is_running and log.path.suffix == OPEN):
                 told(str(error))
             continue
-        for found in _joined(split_batches(data, begin)):
+        for found in tables_in(head, split_batches(data, begin)):
             if isinstance(found, Damage):
                 is_end = found.offset + found.length == len(data)
                 if not (is_running and log.path.suffix == OPEN and is_end):
                     told(f"{log.path}: {found.what} at byte {found.offset}: {found.length} bytes")
                 continue
-            for batch, table in _tables(head, found):
-                due = expected.get(head.life, 1)
-                if batch.first + batch.count <= due:
-                    continue
-                if batch.first > due:
-                    yield log, hole_before(head, batch, batch.first - due)
-                    expected[head.life] = batch.first
-                if isinstance(table, JournalDamaged):
-                    told(f"{log.path}: at byte {batch.offset}: {table}")
-                    continue
-                expected[head.life] = batch.first + batch.count
-                yield log, table
-
-
-def _joined(batches: Iterable[Batch | Damage]) -> Iterator[list[Batch] | Damage]:
-    """Neighbouring batches together: there are hundreds in a second, and a table has its price."""
-    parts: list[Batch] = []
-    size = 0
-    for found in batches:
-        is_next = isinstance(found, Batch) and parts and parts[-1].first + parts[-1].count == found.first
-        if parts and (not is_next or size > JOINED_BYTES):
-            yield parts
-            parts, size = [], 0
-        if isinstance(found, Batch):
-            parts.append(found)
-            size += len(found.payload)
-        else:
-            yield found
-    if parts:
-        yield parts
-
-
-def _tables(head: LogHead, parts: list[Batch]) -> Iterator[tuple[Batch, pa.Table | JournalDamaged]]:
-    """The rows of neighbouring batches: of all in one, or one by one if one of them makes no sense."""
-    count = sum(part.count for part in parts)
-    whole = Batch(parts[0].first, count, b"".join(part.payload for part in parts), parts[0].offset)
-    for batch in (whole, *parts) if len(parts) > 1 else parts:
-        try:
-            yield batch, to_table(head, batch.first, batch.count, batch.payload)
-        except JournalDamaged as error:
-            if batch is not whole or len(parts) == 1:
-                yield batch, error
-        else:
-            if batch is whole:
-                return
+            batch, table = found
+            due = expected.get(head.life, 1)
+            if batch.first + batch.count <= due:
+                continue
+            if batch.first > due:
+                yield log, hole_before(head, batch, batch.first - due)
+                expected[head.life] = batch.first
+            if isinstance(table, JournalDamaged):
+                told(f"{log.path}: at byte {batch.offset}: {table}")
+                continue
+            expected[head.life] = batch.first + batch.count
+            yield log, table
 
 
 def hole_before(head: LogHead, batch: Batch, missing: int) -> pa.Table:
