@@ -293,7 +293,9 @@ _EXPLAIN: Final[dict[str, Callable[[Row], str]]] = {
     "retried": lambda row: f"attempt {row['attempt']} failed at {_peer(row, 'worker')}",
     "requeued": lambda row: "back to the front of its queue",
     "claimed": lambda row: f"{_peer(row, 'worker')} came back and still has it",
-    "late": lambda row: f"an answer of {_peer(row, 'worker')} came after the end and was dropped",
+    "late": lambda row: (
+        f"an answer of {_peer(row, 'worker')} was dropped: nothing was waiting for it from there"
+    ),
     "answer_lost": lambda row: (
         f"the answer did not reach {_peer(row, 'client')}; it is kept for when it asks again"
     ),
