@@ -31,6 +31,7 @@ HOT_MODULES = (
     "server/effects",
     # Those that a guaranteed job meets besides.
     "core/timers",
+    "core/rows",
     "core/durable",
     "core/written",
     "core/desk",

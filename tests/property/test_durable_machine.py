@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from polybus.core import actions as act
 from polybus.core import events
+from polybus.core.dispatching import note_starts
 from polybus.core.ledger import Accepted, Attempt
 from polybus.core.lifecycle import BusState
 from polybus.core.model import Address, JobOptions, Limits, QueuePolicy, Reason, Request, Retrying
@@ -429,8 +430,8 @@ class Machine(RuleBasedStateMachine):
         self.model.do(events.StoreHealth(""))
 
     @rule()
-    def starts_are_written(self) -> None:
-        self.model.pen.linger_no_longer()
+    def starts_are_noted(self) -> None:
+        note_starts(self.model.bus)
 
     @rule(doubtful=st.booleans())
     def refuse(self, doubtful: bool) -> None:

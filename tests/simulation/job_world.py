@@ -23,6 +23,7 @@ from polybus.client.sessions.emqp import EmqpWorker
 from polybus.client.sessions.port import Cancelled, Restart, Work
 from polybus.core import events
 from polybus.core.bus import Bus
+from polybus.core.dispatching import note_starts
 from polybus.core.ledger import Line
 from polybus.core.model import Limits, Retrying
 from polybus.core.restoring import restore
@@ -86,7 +87,7 @@ class JobBroker(SimBroker):
         if self.bus.lines:
             self.scribe.submit(*self.bus.take_lines())
         scribe = self.scribe
-        if not self._writing and (scribe._batches or scribe._kept or scribe._starts or scribe._trouble):
+        if not self._writing and (scribe._batches or scribe._kept or scribe._trouble):
             self._writing = True
             random, life = self.network.random, self.lives
             takes_s = random.expovariate(1 / 0.01) if random.random() < 0.95 else random.uniform(0.1, 1.5)
@@ -115,14 +116,16 @@ class JobBroker(SimBroker):
         if scribe._trouble and now < scribe._again_at:
             scribe._refuse(batches, scribe._trouble)
         else:
-            scribe._transact(batches, now, hurry=False)
+            scribe._transact(batches)
 
     def stop(self) -> None:
         if self.network.broker is None:
             return
         self.crashes += 1
-        if self.bus.lines and self.draining:
+        if self.draining:
             # A broker that goes in good order writes everything down.
+            note_starts(self.bus)
+        if self.bus.lines and self.draining:
             self.scribe.submit(*self.bus.take_lines())
         if self.draining or self.network.random.random() < 0.3:
             # It dies after the disk has it and before anybody is told.

@@ -126,7 +126,7 @@ def kept_answers(bus: Bus) -> None:
     size = sum(KEPT_OVERHEAD_BYTES + sum(map(len, answer.body)) for _, answer in replies.kept(bus))
     assert bus.replies_bytes == size <= bus.limits.replies_bytes
     words = {id(word) for _, word in replies.kept(bus)}
-    words |= {id(outcome[-1]) for outcome in bus.outcomes}
+    words |= {id(outcome.word) for outcome in bus.outcomes}
     words |= {id(kept[1]) for group in bus.groups.values() for kept in group.kept}
     for client in _clients(bus):
         for word in client.done.values():
@@ -134,10 +134,10 @@ def kept_answers(bus: Bus) -> None:
 
 
 def kept_outcomes(bus: Bus) -> None:
-    assert bus.outcomes_bytes == sum(outcome[4] for outcome in bus.outcomes)
-    ages = [outcome[0] for outcome in bus.outcomes]
+    assert bus.outcomes_bytes == sum(outcome.size for outcome in bus.outcomes)
+    ages = [outcome.at for outcome in bus.outcomes]
     # Members of a group keep their time until it has ended; a clock that was set back may disturb it, too.
-    if not any(outcome[2].count(b"/") for outcome in bus.outcomes):
+    if not any(outcome.word.request_id.count(b"/") for outcome in bus.outcomes):
         assert ages == sorted(ages)
 
 

@@ -17,7 +17,6 @@ stage.restart()                 # a new bus, with what was on disk
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeGuard, TypeVar
 
 import msgspec
@@ -25,7 +24,8 @@ import msgspec
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bus import Bus
-from polybus.core.ledger import Accepted, Contents, DeadLetter, Ended, Line, Started
+from polybus.core.dispatching import note_starts
+from polybus.core.ledger import Accepted, Contents, DeadLetter, Ended, Line
 from polybus.core.model import (
     PLAIN_CALL,
     Address,
@@ -171,7 +171,8 @@ class Stage:
 class Pen:
     """What the scribe does, when told to: batches become one transaction, or are refused.
 
-    As in the scribe, `Started` lines may linger: nobody waits for them, and a crash loses them.
+    That jobs started is noted with whatever comes next, unless starts linger: then it is noted when they have
+    lasted a while, as in a broker, and a crash before that loses it.
     """
 
     def __init__(self, store: MemoryStore, starts_linger: bool = False) -> None:
@@ -181,11 +182,12 @@ class Pen:
         # Lines that happened and could not be written yet, and the last batch they are of.
         self.kept: list[Line] = []
         self.number = 0
-        self.starts: dict[bytes, Started] = {}
         # Everything that was ever written, in order.
         self.written: list[Line] = []
 
     def take(self, bus: Bus) -> None:
+        if not self.starts_linger:
+            note_starts(bus)
         if bus.lines:
             self.batches.append(bus.take_lines())
 
@@ -196,8 +198,6 @@ class Pen:
             self.number = number
             lines += batch
         self.batches = []
-        if self.starts_linger:
-            lines = self._without_starts(lines)
         self.store.write(lines)
         self.written += lines
         told = [events.Written(self.number)] if self.number else []
@@ -208,7 +208,7 @@ class Pen:
         """The disk takes nothing. `doubtful`: nobody knows whether it did, so it is taken back later."""
         told = []
         for number, batch in self.batches:
-            refused = tuple(line.job.token for line in batch if is_refusable(line))
+            refused = tuple(line.token for line in batch if is_refusable(line))
             if doubtful:
                 self.store.write(batch)
                 self.kept += [Ended(token) for token in refused]
@@ -218,20 +218,6 @@ class Pen:
                 told.append(events.Unwritten(refused, reason))
         self.batches = []
         return told
-
-    def linger_no_longer(self) -> None:
-        self.store.write(list(self.starts.values()))
-        self.starts.clear()
-
-    def _without_starts(self, lines: Sequence[Line]) -> list[Line]:
-        rest: list[Line] = []
-        for line in lines:
-            if isinstance(line, Started):
-                self.starts[line.token] = line
-            else:
-                self.starts.pop(getattr(line, "token", b""), None)
-                rest.append(line)
-        return rest
 
 
 def is_refusable(line: Line) -> TypeGuard[Accepted]:

@@ -248,5 +248,6 @@ def adopt(bus: Tables, request: Request, worker: Worker, now: float) -> None:
     if request.options.timeout_s:
         set_alarm(bus, request, now + request.options.timeout_s + bus.limits.timeout_grace_s)
     if request.durable:
+        request.is_start_noted = True
         bus.lines.append(ledger.Started(request.token, request.attempt, peer_text(worker.address)))
     bus.observe_request("claimed", request, now)

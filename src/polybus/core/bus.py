@@ -16,6 +16,7 @@ from polybus.core import (
     attempts,
     catalog,
     desk,
+    dispatching,
     durable,
     events,
     flows,
@@ -77,6 +78,7 @@ def serve(bus: Bus, client: Address, voice: Any, request_id: bytes, service: byt
 
 def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
     requests.expire_due(bus, now)
+    dispatching.note_starts_due(bus, now)
     attempts.alarms_due(bus, now)
     scheduling.run_due(bus, now)
     workers.watch_due(bus, now)

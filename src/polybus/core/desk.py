@@ -36,6 +36,8 @@ STATES: Final = {
     RequestState.STREAMING: "running",
     RequestState.WAITING: "waiting",
 }
+# Looking a member up in its enumeration costs as much as a dictionary.
+_ACCEPTED: Final = RequestState.ACCEPTED
 BUILT_IN_NAME: Final = BUILT_IN.decode()
 ENDS: Final = {Reason.CANCELLED: "cancelled", Reason.EXPIRED: "expired"}
 
@@ -186,7 +188,7 @@ def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
 
 
 def _is_unsure(request: Request) -> bool:
-    return request.durable and request.state is RequestState.ACCEPTED
+    return request.durable and request.state is _ACCEPTED
 
 
 def _say_about(bus: Tables, job_id: bytes, word: Accept | Answer) -> None:
@@ -231,9 +233,9 @@ def _promise(specs: tuple[envelope.JobSpec, ...]) -> bool:
 
 
 def _admit(bus: Tables, name: str, size: int) -> Service:
-    service, (reason, detail) = admit(bus, bus.desk, name.encode(), b"", size)
+    service, refusal = admit(bus, bus.desk, envelope.encoded(name), b"", size)
     if service is None:
-        raise Refused(reason, detail)
+        raise Refused(*refusal)
     return service
 
 
@@ -241,8 +243,10 @@ def _accept_job(bus: Tables, job_id: bytes, submission: Submission, frames: list
     assert submission.service is not None
     _check_service(submission.service)
     service = _admit(bus, submission.service, body_size(frames))
-    then = tuple(map(envelope.write_spec, submission.then))
-    options = governed(envelope.options_of(submission, then), service.policy)
+    then = tuple(map(envelope.write_spec, submission.then)) if submission.then else ()
+    options = envelope.options_of(submission, then)
+    if service.policy is not None:
+        options = governed(options, service.policy)
     if bus.store_trouble:
         # What follows is guaranteed by what it follows, so there must be a store for all of it.
         _check_store(bus, options.guarantee or _promise(submission.then))

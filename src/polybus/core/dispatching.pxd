@@ -5,15 +5,17 @@ cimport cython
 
 cdef dict _DISPATCH
 
-@cython.locals(service=Service)
 cpdef dispatch(Tables bus, Request request, Worker worker, double now)
+
+@cython.locals(service=Service)
+cpdef hand_over(Tables bus, Request request, Worker worker, double now)
 
 @cython.locals(service=Service, worker=Worker)
 cpdef place(Tables bus, Request request, double now)
 
 cpdef bint may_start(Tables bus, Service service, double now) except -1
 
-@cython.locals(service=Service)
+@cython.locals(service=Service, sole=Service, was_free=Py_ssize_t)
 cpdef feed(Tables bus, Worker worker, double now)
 
 @cython.locals(best=Service, service=Service, best_weight=Py_ssize_t, mixed=bint)
@@ -26,6 +28,9 @@ cpdef flow(Tables bus, Service service, double now)
 cpdef refile(Worker worker)
 
 cpdef release(Tables bus, Request request, double now)
+
+@cython.locals(worker=Worker, request=Request)
+cpdef note_starts(Tables bus, double until=*)
 
 @cython.locals(service=Service)
 cpdef _note_start(Tables bus, Request request, Worker worker, Service service, double now)

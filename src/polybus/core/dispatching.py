@@ -6,12 +6,13 @@ moves requests between queues and workers; what ends them is in `requests`.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from polybus.core.actions import new_deliver
 from polybus.core.durable import peer_text
 from polybus.core.ledger import Started, Waiting
-from polybus.core.lifecycle import DISPATCH, QUEUE, REQUEUE, WAIT, BusState, WorkerState
+from polybus.core.lifecycle import DISPATCH, QUEUE, REQUEUE, TERMINAL, WAIT, BusState, WorkerState
 from polybus.core.model import PLAIN_CALL
 from polybus.core.records import Alarm, Request, Service, Worker
 
@@ -20,13 +21,26 @@ if TYPE_CHECKING:
 
 # How many of its heaviest service a worker gets before one of a lighter one.
 HEAVY_IN_A_ROW: Final = 10
+# Jobs shorter than this are never written down as started: nobody waits for that line, and the next one says
+# more. After a crash they are queued again at once, which is right for nearly all of them: their worker is
+# done or gone.
+LINGER_S: Final = 0.1
 # The same moves as a plain dict, which is looked up without a call; what is not in it is, with a reason, not
 # in the moves either.
 _DISPATCH = dict(DISPATCH)
+# Looking a member up in its enumeration costs as much as a dictionary.
 _SERVING: Final = BusState.SERVING
+_WORKER_SERVES: Final = WorkerState.SERVING
 
 
 def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
+    hand_over(bus, request, worker, now)
+    if worker.contested:
+        refile(worker)
+
+
+def hand_over(bus: Tables, request: Request, worker: Worker, now: float) -> None:
+    """The same for a worker that gets several, and is filed anew after the last of them."""
     request.state = _DISPATCH.get(request.state) or DISPATCH[request.state]
     request.worker = worker
     request.dispatched_at = now
@@ -37,8 +51,6 @@ def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
     worker.inflight[request.token] = request
     worker.free -= 1
     worker.spoken_at = now
-    if worker.contested:
-        refile(worker)
     service = request.service
     service.running += 1
     bus.counters.dispatched += 1
@@ -54,13 +66,39 @@ def _note_start(bus: Tables, request: Request, worker: Worker, service: Service,
     if service.limited:
         service.allowance -= 1.0
     if request.durable:
-        bus.lines.append(Started(request.token, request.attempt, peer_text(worker.address)))
+        request.is_start_noted = False
+        if bus.starts_at == inf:
+            bus.starts_at = now + LINGER_S
     limit_s = request.options.timeout_s
     if limit_s:
         if request.alarm is None:
             request.alarm = Alarm(request)
         bus.alarms.clear(request.alarm)
         bus.alarms.set(request.alarm, now + limit_s + bus.limits.timeout_grace_s)
+
+
+def note_starts_due(bus: Tables, now: float) -> None:
+    """Write down who has the jobs that last."""
+    if now >= bus.starts_at:
+        note_starts(bus, now - LINGER_S)
+        if bus.starts_at != inf:
+            bus.starts_at = now + LINGER_S
+
+
+def note_starts(bus: Tables, until: float = inf) -> None:
+    """Write down who has the jobs that were handed out until then, unless that was done."""
+    bus.starts_at = inf
+    for worker in bus.workers.values():
+        for request in worker.inflight.values():
+            if not request.durable or request.is_start_noted:
+                continue
+            if request.worker is not worker or request.state in TERMINAL:
+                continue
+            if request.dispatched_at > until:
+                bus.starts_at = until
+                continue
+            request.is_start_noted = True
+            bus.lines.append(Started(request.token, request.attempt, peer_text(worker.address)))
 
 
 def release(bus: Tables, request: Request, now: float) -> None:
@@ -123,13 +161,21 @@ def may_start(bus: Tables, service: Service, now: float) -> bool:
 
 def feed(bus: Tables, worker: Worker, now: float) -> None:
     """Give a worker what waits for it. One that rests gets a single request: it may have room for that."""
+    sole = next(iter(worker.offers)) if len(worker.offers) == 1 else None
+    was_free = worker.free
     while worker.free > 0:
-        service = _heaviest(bus, worker, now)
+        service = sole
         if service is None:
-            return
-        dispatch(bus, service.queue.pop(), worker, now)
-        if worker.state is not WorkerState.SERVING:
-            return
+            service = _heaviest(bus, worker, now)
+            if service is None:
+                break
+        elif not service.queue.length or (service.limited and not may_start(bus, service, now)):
+            break
+        hand_over(bus, service.queue.pop(), worker, now)
+        if worker.state is not _WORKER_SERVES:
+            break
+    if worker.contested and worker.free != was_free:
+        refile(worker)
 
 
 def _heaviest(bus: Tables, worker: Worker, now: float) -> Service | None:

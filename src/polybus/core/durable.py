@@ -18,7 +18,15 @@ from polybus.core.actions import Accept, Answer, Refuse
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Address, Reason
 from polybus.core.records import Client, Request
-from polybus.core.replies import KEPT_OVERHEAD_BYTES, body_size, keep, keep_refusal, release_client
+from polybus.core.replies import (
+    KEPT_OVERHEAD_BYTES,
+    body_size,
+    keep,
+    keep_refusal,
+    new_outcome,
+    release_client,
+)
+from polybus.core.rows import new_accepted, new_ended, pack_answer, pack_job, pack_new_job, pack_options
 from polybus.core.tables import NO_STORE
 
 if TYPE_CHECKING:
@@ -61,7 +69,7 @@ def entry_of(bus: Tables, request: Request, due_at: float = 0.0) -> ledger.JobEn
         request.request_id,
         _voice_name(bus, request.voice),
         request.service.name,
-        [bytes(frame) for frame in request.body],
+        plain_frames(request.body),
         request.options,
         request.accepted_at + bus.wall_offset,
         expires_at,
@@ -69,6 +77,37 @@ def entry_of(bus: Tables, request: Request, due_at: float = 0.0) -> ledger.JobEn
         request.attempt,
         peer_text(request.worker.address) if request.worker is not None else "",
         request.history,
+    )
+
+
+def plain_frames(body: list[Any]) -> list[bytes]:
+    """A body as it is written down, without buffers of the pump."""
+    if len(body) == 1 and type(body[0]) is bytes:
+        return body
+    return [bytes(frame) for frame in body]
+
+
+def _row_of(bus: Tables, request: Request, due_at: float) -> bytes:
+    """The same as `entry_of`, packed; without the detour for a request that has only just begun."""
+    if (
+        due_at
+        or request.expires_at != inf
+        or request.attempt
+        or request.worker is not None
+        or request.history
+    ):
+        return pack_job(entry_of(bus, request, due_at))
+    link, identity = request.client.address
+    return pack_new_job(
+        request.token,
+        bus.link_names.get(link, ""),
+        identity,
+        request.request_id,
+        _voice_name(bus, request.voice) if request.voice is not None else "",
+        request.service.name,
+        plain_frames(request.body),
+        pack_options(request.options),
+        request.accepted_at + bus.wall_offset,
     )
 
 
@@ -107,7 +146,9 @@ def note_accepted(
 ) -> None:
     """Write a request down; it goes on when that is done."""
     request.durable = True
-    bus.lines.append(ledger.Accepted(entry_of(bus, request, due_at), promised))
+    # What was tried before is known under its token already (`revival`).
+    is_new = not request.attempt and not request.history
+    bus.lines.append(new_accepted(request.token, _row_of(bus, request, due_at), promised, is_new))
     told = None
     if receipt:
         told = Accept(request.client.address, request.voice, request.service.name, request.request_id)
@@ -141,7 +182,9 @@ def conclude(
             entry = entry_of(bus, request)
             dead = ledger.DeadLetter(entry, bus.wall_at(now), str(refusal.reason), refusal.detail)
         bus.counters.dead += 1
-    if request.durable or dead is not None:
+    if request.durable and request.request_id and answer is not None:
+        bus.lines.append(new_ended(request.token, _answer_row(bus, request, answer, now)))
+    elif request.durable or dead is not None:
         outcome = None
         if request.durable and request.request_id:
             outcome = _outcome_of(bus, request.client, request.token, word, now)
@@ -239,9 +282,17 @@ def _outcome_of(
 ) -> ledger.Outcome:
     link, identity = client.address
     reason, detail = (str(word.reason), word.detail) if isinstance(word, Refuse) else ("", "")
-    body = [bytes(frame) for frame in word.body]
+    body = plain_frames(word.body)
     name, at = bus.link_names.get(link, ""), now + bus.wall_offset
     return ledger.Outcome(token, name, identity, word.request_id, word.service, at, reason, detail, body)
+
+
+def _answer_row(bus: Tables, request: Request, answer: Answer, now: float) -> bytes:
+    """The outcome of a request that was answered, packed."""
+    link, identity = request.client.address
+    name, at = bus.link_names.get(link, ""), now + bus.wall_offset
+    body = plain_frames(answer.body)
+    return pack_answer(request.token, name, identity, answer.request_id, answer.service, at, body)
 
 
 def remember(bus: Tables, job_id: bytes, word: Answer | Refuse, guarantee: bool, now: float) -> None:
@@ -260,31 +311,34 @@ def remember(bus: Tables, job_id: bytes, word: Answer | Refuse, guarantee: bool,
 def keep_outcome(bus: Tables, client: Client, word: Answer | Refuse, token: bytes, now: float) -> None:
     """Keep an outcome much longer than a plain answer: for its client, or for whoever knows the job's id."""
     size = body_size(word.body) + KEPT_OVERHEAD_BYTES
-    bus.outcomes.append((now, client, word.request_id, token, size, word))
+    outcomes = bus.outcomes
+    outcomes.append(new_outcome(now, client, token, size, word))
     bus.outcomes_bytes += size
-    limits = bus.limits
-    if (
-        len(bus.outcomes) > limits.outcomes_count + FORGOTTEN_AT_ONCE
-        or bus.outcomes_bytes > limits.outcomes_bytes
-    ):
+    if len(outcomes) > bus.max_outcomes + FORGOTTEN_AT_ONCE or bus.outcomes_bytes > bus.max_outcomes_bytes:
         forget_outcomes(bus, now)
 
 
 def forget_outcomes(bus: Tables, now: float) -> None:
     """Let go of outcomes that are too old or too many, here and on disk."""
-    limits = bus.limits
     tokens: list[bytes] = []
-    while bus.outcomes and (
-        bus.outcomes[0][0] < now - bus.outcomes_age_s
-        or len(bus.outcomes) > limits.outcomes_count
-        or bus.outcomes_bytes > limits.outcomes_bytes
-    ):
-        _, client, request_id, token, size, word = bus.outcomes.popleft()
-        bus.outcomes_bytes -= size
+    outcomes = bus.outcomes
+    oldest_at = now - bus.outcomes_age_s
+    while outcomes:
+        kept = outcomes[0]
+        if (
+            kept.at >= oldest_at
+            and len(outcomes) <= bus.max_outcomes
+            and bus.outcomes_bytes <= bus.max_outcomes_bytes
+        ):
+            break
+        outcomes.popleft()
+        bus.outcomes_bytes -= kept.size
+        client = kept.client
+        request_id = kept.word.request_id
         # If it was revived since, then this is not its outcome any more, here or on disk.
-        if client.known.get(request_id) is word:
+        if client.known.get(request_id) is kept.word:
             del client.known[request_id]
-            tokens.append(token)
+            tokens.append(kept.token)
             if client is not bus.desk:
                 release_client(bus, client)
     if tokens and bus.store_trouble != NO_STORE:

@@ -1,1 +1,5 @@
-# Compiled as it is; nothing in it needs a declaration.
+cdef str _last_name
+cdef bytes _last_encoded
+
+cpdef bytes encoded(str name)
+cpdef object options_of(object spec, tuple then, bytes group=*)

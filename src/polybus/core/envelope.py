@@ -121,6 +121,18 @@ def read_list(body: list[Any]) -> list[tuple[Listed, list[bytes]]]:
     return parts
 
 
+_last_name = ""
+_last_encoded = b""
+
+
+def encoded(name: str) -> bytes:
+    """A name as the bus knows it. Jobs come in rows for one service, whose name is hashed once then."""
+    global _last_name, _last_encoded
+    if name != _last_name:
+        _last_name, _last_encoded = name, name.encode()
+    return _last_encoded
+
+
 _usual_options: Final[dict[Any, JobOptions]] = {}
 
 
@@ -128,6 +140,13 @@ def options_of(spec: Submission | JobSpec, then: tuple[bytes, ...], group: bytes
     if then or group:
         return _new_options(spec, then, group)
     # Nearly all jobs have one of a few sets of options, and whoever gets them again knows them at sight.
+    if (
+        spec.guarantee
+        and spec.backoff_s is None
+        and spec.retries is _JOB.retries
+        and spec.timeout_s is _JOB.timeout_s
+    ):
+        return _JOB_OPTIONS
     asked = (spec.guarantee, spec.retries, spec.timeout_s, spec.backoff_s)
     options = _usual_options.get(asked)
     if options is None:
@@ -147,6 +166,11 @@ def _new_options(spec: Submission | JobSpec, then: tuple[bytes, ...], group: byt
         then=then,
         group=group,
     )
+
+
+# What a job has if nothing is said. Fields that are not there are given these very objects.
+_JOB: Final = Submission()
+_JOB_OPTIONS: Final = _new_options(_JOB, (), b"")
 
 
 def write_spec(spec: JobSpec) -> bytes:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Looking a member up in its enumeration costs as much as a dictionary.
 _SERVING: Final = BusState.SERVING
+_NO_REFUSAL: Final = (Reason.REJECTED, "")
 # Services of the broker itself (`desk`, `lvc`).
 BUILT_IN: Final = b"polybus."
 LAST_VALUES: Final = b"lvc"
@@ -227,16 +228,16 @@ def admit(
 ) -> tuple[Service | None, tuple[Reason, str]]:
     """The service that takes the request, or why none does."""
     limits = bus.limits
-    if bus.state is not BusState.SERVING:
+    if bus.state is not _SERVING:
         return None, (Reason.DRAINING, "the broker is shutting down; send it again to its successor")
-    if client.unanswered >= limits.outstanding_per_client and client is not bus.desk:
+    if client.unanswered >= bus.max_outstanding and client is not bus.desk:
         return None, (
             Reason.TOO_MANY_OUTSTANDING,
             f"{limits.outstanding_per_client} requests of this client are unanswered; wait for answers",
         )
-    if size > limits.body_bytes:
+    if size > bus.max_body_bytes:
         return None, (Reason.TOO_LARGE, f"the body has {size} bytes; allowed are {limits.body_bytes}")
-    if bus.held_bytes + size > limits.held_bytes:
+    if bus.held_bytes + size > bus.max_held_bytes:
         return None, (
             Reason.OUT_OF_MEMORY,
             f"unanswered requests hold {bus.held_bytes} of {limits.held_bytes} bytes; try again later",
@@ -260,7 +261,7 @@ def admit(
             Reason.QUEUE_FULL,
             f"{waiting} requests wait for this service; add workers or try again later",
         )
-    return service, (Reason.REJECTED, "")
+    return service, _NO_REFUSAL
 
 
 def _turn_away(

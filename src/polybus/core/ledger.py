@@ -8,6 +8,8 @@ receipt, a dispatch, an answer) waits for that.  On a start the store gives back
 Times here are wall-clock seconds, because a monotonic clock means nothing after a restart.
 
 Nothing here refers back to what refers to it, so the collector of garbage need not look at any of it (`gc`).
+What every job costs is apart: its entries in `entries`, and its two lines, which are packed where they are
+made, in `rows`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from polybus.core.entries import Attempt as Attempt
+from polybus.core.entries import DeadLetter as DeadLetter
+from polybus.core.entries import JobEntry as JobEntry
+from polybus.core.entries import Outcome as Outcome
 from polybus.core.model import JobOptions, Reason
+from polybus.core.rows import Accepted as Accepted
+from polybus.core.rows import Ended as Ended
 
 # In a history: not an attempt, but the place where an operator queued a dead letter again; and a place where
 # failed attempts are left out, as many as its number says.
@@ -29,16 +37,6 @@ GUARANTEED: Final = "guaranteed"
 HISTORY: Final = 100
 
 # -- entries ----------------------------------------------------------------------------------
-
-
-class Attempt(Struct, frozen=True, gc=False):
-    """One try that did not succeed."""
-
-    number: int
-    at: float
-    worker: str
-    reason: str
-    detail: str = ""
 
 
 def failures_in(history: tuple[Attempt, ...]) -> int:
@@ -80,52 +78,6 @@ def shortened(history: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
         else:
             kept[at] = Attempt(1, gone.at, "", LEFT_OUT, "so many failed attempts are left out here")
     return tuple(kept)
-
-
-class JobEntry(Struct, frozen=True, gc=False):
-    """A request that was accepted with a guarantee and has not ended."""
-
-    token: bytes
-    # Its client: the name of the link, the identity there, its own id for the request, how to answer it.
-    link: str
-    identity: bytes
-    request_id: bytes
-    voice: str
-    service: bytes
-    body: list[bytes]
-    options: JobOptions
-    accepted_at: float
-    # When it is stale; None means never.
-    expires_at: float | None = None
-    # Not before this time: a retry that waits, or a delayed job. 0 means at once.
-    due_at: float = 0.0
-    attempt: int = 0
-    # Who has it; empty if nobody.
-    worker: str = ""
-    history: tuple[Attempt, ...] = ()
-
-
-class Outcome(Struct, frozen=True, gc=False):
-    """How a guaranteed request ended, kept for clients that ask again. `reason` is empty for an answer."""
-
-    token: bytes
-    link: str
-    identity: bytes
-    request_id: bytes
-    service: bytes
-    at: float
-    reason: str = ""
-    detail: str = ""
-    body: list[bytes] = []
-
-
-class DeadLetter(Struct, frozen=True, gc=False):
-    """A job that was given up, whole, with the reason of every attempt in its history."""
-
-    job: JobEntry
-    at: float
-    reason: str
-    detail: str = ""
 
 
 class ScheduleEntry(Struct, frozen=True, gc=False):
@@ -175,15 +127,6 @@ class NodeEntry(Struct, frozen=True, gc=False):
 # -- lines ------------------------------------------------------------------------------------
 
 
-class Accepted(Struct, frozen=True, gc=False):
-    """A job is there. If it was a dead letter or had an outcome before, it has neither any more."""
-
-    job: JobEntry
-    # It follows from what was accepted before (the next step of a chain), so nobody can be told that it was
-    # not accepted after all: if it cannot be written now, it is written later, like all that has happened.
-    promised: bool = False
-
-
 class Started(Struct, frozen=True, gc=False):
     """A worker got it. Nobody waits for this line: if it is lost, the job is merely queued again."""
 
@@ -199,14 +142,6 @@ class Waiting(Struct, frozen=True, gc=False):
     attempt: int
     due_at: float
     history: tuple[Attempt, ...]
-
-
-class Ended(Struct, frozen=True, gc=False):
-    """It reached its end. `outcome` is kept if somebody may ask for it; `dead` if it was given up."""
-
-    token: bytes
-    outcome: Outcome | None = None
-    dead: DeadLetter | None = None
 
 
 class Forgotten(Struct, frozen=True, gc=False):

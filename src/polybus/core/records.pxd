@@ -24,6 +24,7 @@ cdef class Request:
     cdef public double dispatched_at
     cdef public Py_ssize_t slot
     cdef public bint durable
+    cdef public bint is_start_noted
     cdef public object alarm
     cdef public Py_ssize_t failures
     cdef public tuple history

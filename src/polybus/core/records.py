@@ -55,6 +55,7 @@ class Request:
         "expires_at",
         "failures",
         "history",
+        "is_start_noted",
         "options",
         "request_id",
         "service",
@@ -83,6 +84,8 @@ class Request:
     slot: int
     # Whether it is in the ledger: then every step of it is.
     durable: bool
+    # Whether it is written down there that its worker has it.
+    is_start_noted: bool
     # When something is due that is not its expiry: the next attempt, or the end of one that takes too long.
     alarm: Alarm | None
     # Attempts that failed (a lost worker is no failure), and every attempt that came to nothing.
@@ -135,6 +138,7 @@ def new_request(
     request.dispatched_at = 0.0
     request.slot = 0
     request.durable = False
+    request.is_start_noted = False
     request.alarm = None
     request.failures = 0
     request.history = ()
@@ -329,7 +333,8 @@ class FairQueue:
         lane = self._lanes[client]
         request = lane.popleft()
         if lane:
-            self._turns.rotate(-1)
+            if len(self._turns) > 1:
+                self._turns.rotate(-1)
         else:
             self._turns.popleft()
             del self._lanes[client]

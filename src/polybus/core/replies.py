@@ -22,6 +22,29 @@ KEPT_OVERHEAD_BYTES: Final = 400
 _OVERHEAD = KEPT_OVERHEAD_BYTES  # a number of C when compiled
 
 
+class KeptOutcome:
+    """The outcome of a guaranteed request, as long as somebody may ask for it."""
+
+    __slots__ = ("at", "client", "size", "token", "word")
+
+    at: float
+    client: Client
+    token: bytes
+    size: int
+    word: Answer | Refuse
+
+
+def new_outcome(at: float, client: Client, token: bytes, size: int, word: Answer | Refuse) -> KeptOutcome:
+    """A function, because calling a class packs its arguments first."""
+    kept = KeptOutcome.__new__(KeptOutcome)
+    kept.at = at
+    kept.client = client
+    kept.token = token
+    kept.size = size
+    kept.word = word
+    return kept
+
+
 def body_size(body: Body) -> int:
     if len(body) == 1:
         return len(body[0])

@@ -118,8 +118,11 @@ def on_result(bus: Tables, event: events.Result, now: float) -> None:
     finish(bus, event.worker, event.token, event.body, now)
 
 
-def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) -> None:
-    """The event `Result` as a call, for the same reason as `intake.submit`."""
+def finish(
+    bus: Tables, address: Address, token: bytes, body: Body, now: float, more_follow: bool = False
+) -> None:
+    """The event `Result` as a call, for the same reason as `intake.submit`. If more follow, the worker, which
+    grants its own slots, is filed anew and fed after the last of them (`give_slots`)."""
     request = bus.prompt.get(token)
     if request is None:
         request = bus.patient.get(token)
@@ -149,10 +152,11 @@ def finish(bus: Tables, address: Address, token: bytes, body: Body, now: float) 
             end(bus, request, ANSWER, None, "", body, now)
     if not worker.grants_slots:
         worker.free += 1
-    if worker.contested:
+    if worker.contested and not more_follow:
         refile(worker)
     if request.service.queue.length or len(worker.offers) > 1:
-        feed(bus, worker, now)
+        if not more_follow:
+            feed(bus, worker, now)
         if request.service.limited:
             flow(bus, request.service, now)
 

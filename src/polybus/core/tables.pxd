@@ -18,6 +18,7 @@ cdef class Tables:
     cdef public object state
     cdef public Py_ssize_t sequence, dialled, held_bytes, replies_bytes
     cdef public Py_ssize_t max_held_bytes, max_body_bytes, max_outstanding, max_replies, max_replies_bytes
+    cdef public Py_ssize_t max_outcomes, max_outcomes_bytes
     cdef public double request_ttl_s
     cdef public Counters counters
     cdef public dict clients, services, workers, prompt, patient, nodes, subscriptions, topic_counts
@@ -29,7 +30,7 @@ cdef class Tables:
     cdef public list lines, policies, undone
     cdef public Py_ssize_t batch, written, outcomes_bytes
     cdef public object held, outcomes, desk, retrying, follow, member_ended, serve, waiters, note_time
-    cdef public double wall_offset, outcomes_age_s
+    cdef public double wall_offset, outcomes_age_s, starts_at
     cdef public dict link_names, voices, groups
     @cython.locals(sequence=Py_ssize_t, low=Py_ssize_t)
     cpdef bytes next_token(self)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import ChainMap, deque
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
 from polybus.core.actions import Answer, Observed, Refuse
 from polybus.core.journal import Journal
@@ -19,6 +20,9 @@ from polybus.core.model import Address, Body, Limits, Node, QueuePolicy, Retryin
 from polybus.core.records import Alarm, Client, Request, Service, Worker
 from polybus.core.timers import Timers
 from polybus.core.waiting import Waiters
+
+if TYPE_CHECKING:
+    from polybus.core.replies import KeptOutcome
 
 # The longest time between two ticks, and while requests wait whose default time may run out.
 IDLE_TICK_S: Final = 1.0
@@ -134,12 +138,14 @@ class Tables:
         self.lines: list[Line] = []
         self.batch = 1
         self.written = 0
+        # When to look for jobs that last, to note who has them.
+        self.starts_at = inf
         # What waits for a batch to be on disk: requests to be released, and actions.
         self.held: deque[tuple[int, Request | None, Any]] = deque()
         # Requests that hold up the end while we drain, as of the last look at all of them.
         self.undone: list[Request] = []
-        # Outcomes of guaranteed requests, the oldest first: since when, whose, id, token, size, and itself.
-        self.outcomes: deque[tuple[float, Client, bytes, bytes, int, Answer | Refuse]] = deque()
+        # Outcomes of guaranteed requests, the oldest first.
+        self.outcomes: deque[KeptOutcome] = deque()
         self.outcomes_bytes = 0
         self.outcomes_age_s = 86_400.0
         # Wall-clock time minus ours; the server keeps it right.
@@ -173,6 +179,7 @@ class Tables:
             self.leases.soonest,
             self.alarms.soonest,
             self.gates.soonest,
+            self.starts_at,
             now + IDLE_TICK_S,
         )
         return min(at, now + BUSY_TICK_S) if self.prompt or self.state is BusState.DRAINING else at
@@ -222,6 +229,8 @@ class Tables:
         self.max_outstanding = limits.outstanding_per_client
         self.max_replies = limits.replies_count
         self.max_replies_bytes = limits.replies_bytes
+        self.max_outcomes = limits.outcomes_count
+        self.max_outcomes_bytes = limits.outcomes_bytes
         self.request_ttl_s = limits.request_ttl_s
 
     def service(self, name: bytes) -> Service | None:

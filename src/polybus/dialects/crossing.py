@@ -20,6 +20,7 @@ from polybus.wire.frames import EMPTY, Frame
 MAX_ERROR_BYTES: Final = 64 * 1024
 # What a worker may say besides that it failed.
 _WORDS: Final = {str(reason): reason for reason in (Reason.TIMEOUT, Reason.REJECTED)}
+_BRACE: Final = b"{"[0]
 _OPENINGS: Final = (b'{"error"', b'{ "error"', b"{'error'")
 
 
@@ -47,9 +48,11 @@ def error_text(action: Refuse) -> bytes:
 def read_error(body: Body) -> str | None:
     """The text of the error if a worker's body is an error object, else None."""
     # Every answer of most dialects is looked at: the first byte decides nearly all of them.
-    if len(body) != 1 or type(body[0]) is not bytes or body[0][:1] != b"{":
+    if len(body) != 1:
         return None
     frame = body[0]
+    if type(frame) is not bytes or not frame or frame[0] != _BRACE:
+        return None
     if not frame.startswith(_OPENINGS) or len(frame) > MAX_ERROR_BYTES:
         return None
     try:

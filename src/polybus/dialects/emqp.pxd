@@ -1,1 +1,3 @@
-# Compiled as it is; nothing in it needs a declaration.
+# Calls in C when it is compiled; nothing else in it needs a declaration.
+
+from polybus.core.requests cimport finish, give_slots

@@ -198,7 +198,7 @@ class Emqp:
             body = [frame]
             error = read_error(body)
             if error is None:
-                finish(bus, worker, token, body, now)
+                finish(bus, worker, token, body, now, True)
             else:
                 bus.handle(events.Failure(worker, token, error, body, reason_of(error)), now)
         give_slots(bus, worker, len(message.answers), now)

@@ -166,9 +166,10 @@ class JobDesk:
 
     def _ended_token(self, name: str) -> bytes:
         """The token of an ended job that a client or an operator names, newest first."""
-        for _, _, request_id, token, _, _ in reversed(self._bus.outcomes):
+        for kept in reversed(self._bus.outcomes):
+            request_id = kept.word.request_id
             if request_id and peer_name((0, request_id)) == name:
-                return token
+                return kept.token
         return name.encode()
 
     def _dead(self, question: dict[str, Any], now: float) -> Any:

@@ -26,6 +26,7 @@ from polybus.config import Settings
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bus import Bus
+from polybus.core.dispatching import note_starts
 from polybus.core.last_values import note_all
 from polybus.core.lifecycle import BusState
 from polybus.dialects.ebus import FAREWELL
@@ -333,6 +334,7 @@ class Broker:
         self._outbox.settle(now)
         self._subscribers.flush(now)
         note_all(self.bus)
+        note_starts(self.bus)
         left = self._keeping.close(now)
         if left:
             print(

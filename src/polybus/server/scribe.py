@@ -10,8 +10,6 @@ When a write fails, what was to be accepted is refused, because its clients wait
 other lines happened already and are kept, in order, until they can be written.  What the failed transaction
 was to accept is taken back (`Ended` without an outcome) in front of them: after an I/O error nobody knows
 whether the disk kept it.
-
-`Started` lines linger: nobody waits for them, and a job that ends soon needs none.
 """
 
 from __future__ import annotations
@@ -25,15 +23,13 @@ from typing import Any, Final, TypeGuard
 
 from msgspec import Struct
 
-from polybus.core.ledger import Accepted, Ended, Line, Started, Valued, Waiting
+from polybus.core.ledger import Line, Valued
+from polybus.core.rows import Accepted, Ended
 from polybus.errors import StoreError, StoreFull
 from polybus.store.port import Store
 
 # A disk that is full or gone is asked again this often.
 RETRY_S: Final = 1.0
-# Jobs shorter than this are never written as started. After a crash they are queued again at once, which
-# is right for nearly all of them: their worker is done or gone.
-LINGER_S: Final = 0.1
 # More than this waiting means that the disk does not keep up (seconds of work), or is away: then nothing
 # new should be accepted. Lines of what is already accepted are always taken.
 WAITING_LINES: Final = 200_000
@@ -45,7 +41,7 @@ LINE_BYTES: Final = 300
 
 
 class Written(Struct, frozen=True):
-    """All lines up to this batch are on disk, but for `Started`, and but for what was refused."""
+    """All lines up to this batch are on disk, but for what was refused."""
 
     number: int
 
@@ -92,13 +88,11 @@ class Scribe:
         wake: Callable[[], None],
         *,
         retry_s: float = RETRY_S,
-        linger_s: float = LINGER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._wake = wake
         self._retry_s = retry_s
-        self._linger_s = linger_s
         self._clock = clock
         # Shared, under the lock.
         self._news = threading.Condition(threading.Lock())
@@ -109,12 +103,11 @@ class Scribe:
         self._stopping = False
         # Filled by the thread, emptied by the loop; a deque needs no lock for that.
         self._results: deque[Result] = deque()
-        # The thread's own: lines of failed transactions, the last batch that they belong to, jobs that
-        # started lately, and why nothing can be written.
+        # The thread's own: lines of failed transactions, the last batch that they belong to, and why nothing
+        # can be written.
         self._kept: list[Line] = []
         self._kept_bytes = 0
         self._number = 0
-        self._starts: dict[bytes, tuple[float, Started]] = {}
         self._trouble = ""
         self._again_at = 0.0
         self._told = False
@@ -193,7 +186,7 @@ class Scribe:
         if self._trouble and now < self._again_at and not hurry:
             self._refuse(batches, self._trouble)
         else:
-            self._transact(batches, now, hurry)
+            self._transact(batches)
         for call, done in questions:
             self._tell(self._answer(call, done))
         if self._told:
@@ -203,13 +196,7 @@ class Scribe:
 
     def _pause_s(self) -> float | None:
         """How long there is nothing to do if nobody says anything."""
-        now = self._clock()
-        if self._trouble:
-            return max(0.0, self._again_at - now)
-        if self._starts:
-            oldest, _ = next(iter(self._starts.values()))
-            return max(0.0, oldest + self._linger_s - now)
-        return None
+        return max(0.0, self._again_at - self._clock()) if self._trouble else None
 
     def _take_batches(self) -> list[_Batch]:
         taken, lines = [], 0
@@ -219,15 +206,14 @@ class Scribe:
             lines += len(batch[1])
         return taken
 
-    def _transact(self, batches: list[_Batch], now: float, hurry: bool) -> None:
-        lines: list[Line] = []
-        for _, batch, _ in batches:
-            self._add(lines, batch, now)
-        due = self._due_starts(now, hurry)
+    def _transact(self, batches: list[_Batch]) -> None:
         try:
             self._write_kept()
-            if lines or due or batches or self._trouble:
-                self._store.write([*self._kept, *lines, *due])
+            if batches or self._kept or self._trouble:
+                lines = self._kept.copy()
+                for _, batch, _ in batches:
+                    lines += batch
+                self._store.write(lines)
         except Exception as error:
             self._again_at = self._clock() + self._retry_s
             reason = in_words(error)
@@ -236,8 +222,6 @@ class Scribe:
             self._trouble = reason
             self._refuse(batches, reason, doubtful=not isinstance(error, StoreFull))
             return
-        for start in due:
-            self._starts.pop(start.token, None)
         self._count(batches, len(self._kept), self._kept_bytes)
         self._kept.clear()
         self._kept_bytes = 0
@@ -259,34 +243,14 @@ class Scribe:
             self._kept_bytes -= size
             self._count([], len(first), size)
 
-    def _add(self, lines: list[Line], batch: Sequence[Line], now: float) -> None:
-        """Put the lines of a batch in the transaction, but for starts, which linger."""
-        starts = self._starts
-        for line in batch:
-            if type(line) is Started:
-                starts.pop(line.token, None)
-                starts[line.token] = (now, line)
-                continue
-            if type(line) is Ended or type(line) is Waiting:
-                starts.pop(line.token, None)
-            lines.append(line)
-
-    def _due_starts(self, now: float, hurry: bool) -> list[Started]:
-        due = []
-        for since, line in self._starts.values():
-            if since + self._linger_s > now and not hurry:
-                break
-            due.append(line)
-        return due
-
     def _refuse(self, batches: list[_Batch], reason: str, doubtful: bool = False) -> None:
         """Keep what happened; say no to what was to be accepted."""
         kept: list[Line] = []
         for number, batch, _ in batches:
-            refused = tuple(line.job.token for line in batch if _is_refusable(line))
+            refused = tuple(line.token for line in batch if _is_refusable(line))
             if doubtful:
                 kept += [Ended(token) for token in refused]
-            self._add(kept, [line for line in batch if not _is_refusable(line)], self._clock())
+            kept += [line for line in batch if not _is_refusable(line)]
             self._number = number
             if refused:
                 self._tell(Unwritten(number, refused, reason))
@@ -331,9 +295,12 @@ def _size(lines: Sequence[Line]) -> int:
     size = LINE_BYTES * len(lines)
     for line in lines:
         if type(line) is Accepted:
-            size += sum(map(len, line.job.body))
-        elif type(line) is Ended and line.outcome is not None:
-            size += sum(map(len, line.outcome.body))
+            accepted = line
+            size += len(accepted.packed())
+        elif type(line) is Ended:
+            ended = line
+            row = ended.packed()
+            size += 0 if row is None else len(row)
         elif type(line) is Valued:
             size += sum(map(len, line.body))
     return size

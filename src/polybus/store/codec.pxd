@@ -1,1 +1,6 @@
-# Compiled as it is; nothing in it needs a declaration.
+cimport cython
+
+cdef unsigned long long _SPREAD
+
+@cython.locals(seed=cython.ulonglong)
+cpdef object checksum(unsigned long long tag, unsigned long long number, bytes payload)

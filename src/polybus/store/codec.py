@@ -1,8 +1,9 @@
 """Entries ⇄ bytes, and the checksum of a row.
 
 MessagePack.  What every job costs (the job, its start, its outcome) is an array, half as long as a map; what
-is rare is a map.  Both forms may grow: a field that is added at the end of an entry, with a default, is read
-from old rows too.  Anything else needs a migration (`schema/`) and a new number in the meta row.
+is rare is a map.  Jobs and outcomes come packed from the core (`core.rows`).  Both forms may grow: a field
+that is added at the end of an entry, with a default, is read from old rows too.  Anything else needs a
+migration (`schema/`) and a new number in the meta row.
 
 The checksum is a CRC-32 that begins with the table and the number of the row, so that a row that turns up
 in another's place is found as well.  It finds every damage of up to 32 neighbouring bits, and all but one
@@ -15,26 +16,22 @@ from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
 
-from msgspec import Raw, Struct, msgpack
-from msgspec.structs import astuple, fields
+from msgspec import Struct, msgpack
+from msgspec.structs import astuple
 
 from polybus.core.ledger import (
     Attempt,
     DeadLetter,
-    JobEntry,
     NodeEntry,
-    Outcome,
     ScheduleEntry,
     ScheduleRun,
     Started,
     Valued,
 )
-from polybus.core.model import JobOptions
+from polybus.core.rows import pack_job, pack_outcome, unpack_job, unpack_outcome
 
 # Spreads row numbers over all 32 bits; 2**64 divided by the golden ratio.
 _SPREAD: Final = 0x9E3779B97F4A7C15
-# Options repeat; those with chains and groups may all differ.
-_OPTIONS_REMEMBERED: Final = 1024
 
 
 class Delay(Struct, frozen=True):
@@ -51,14 +48,6 @@ class Group(Struct, frozen=True, array_like=True):
     state: bytes
 
 
-class _JobRow(JobEntry, frozen=True, array_like=True):
-    pass
-
-
-class _OutcomeRow(Outcome, frozen=True, array_like=True):
-    pass
-
-
 class _StartedRow(Started, frozen=True, array_like=True):
     pass
 
@@ -71,60 +60,14 @@ class _ValueRow(Valued, frozen=True, array_like=True):
 
 
 def checksum(tag: int, number: int, payload: bytes) -> int:
-    return crc32(payload, ((number * _SPREAD >> 32) ^ tag) & 0xFFFFFFFF)
+    # Compiled, these are numbers of 64 bits: whatever does not fit in them is not looked at anyway.
+    seed = ((number * _SPREAD >> 32) ^ tag) & 0xFFFFFFFF
+    return crc32(payload, seed)
 
 
 # -- writing ----------------------------------------------------------------------------------
 
 _pack = msgpack.Encoder().encode
-_packed_options: dict[JobOptions, Raw] = {}
-_defaults: Final = {field.name: field.default for field in fields(JobOptions)}
-
-
-def _pack_options(options: JobOptions) -> Raw:
-    if len(_packed_options) >= _OPTIONS_REMEMBERED:
-        _packed_options.clear()
-    said = {name: getattr(options, name) for name in _defaults}
-    raw = Raw(_pack({name: value for name, value in said.items() if value != _defaults[name]}))
-    _packed_options[options] = raw
-    return raw
-
-
-def _pack_job(job: JobEntry) -> bytes:
-    return _pack(
-        (
-            job.token,
-            job.link,
-            job.identity,
-            job.request_id,
-            job.voice,
-            job.service,
-            job.body,
-            _packed_options.get(job.options) or _pack_options(job.options),
-            job.accepted_at,
-            job.expires_at,
-            job.due_at,
-            job.attempt,
-            job.worker,
-            job.history,
-        )
-    )
-
-
-def _pack_outcome(outcome: Outcome) -> bytes:
-    return _pack(
-        (
-            outcome.token,
-            outcome.link,
-            outcome.identity,
-            outcome.request_id,
-            outcome.service,
-            outcome.at,
-            outcome.reason,
-            outcome.detail,
-            outcome.body,
-        )
-    )
 
 
 def _pack_started(line: Started) -> bytes:
@@ -154,10 +97,10 @@ class Codec(Struct, frozen=True):
 
 # The tables of the store.
 CODECS: Final = {
-    "job": Codec(1, _pack_job, _reader(_JobRow, JobEntry), lambda job: job.token),
+    "job": Codec(1, pack_job, unpack_job, lambda job: job.token),
     "started": Codec(2, _pack_started, _reader(_StartedRow, Started), lambda line: line.token),
     "delay": Codec(3, _pack, msgpack.Decoder(Delay).decode, lambda delay: delay.token),
-    "outcome": Codec(4, _pack_outcome, _reader(_OutcomeRow, Outcome), lambda outcome: outcome.token),
+    "outcome": Codec(4, pack_outcome, unpack_outcome, lambda outcome: outcome.token),
     "dead": Codec(5, _pack, msgpack.Decoder(DeadLetter).decode, lambda letter: letter.job.token),
     "schedule": Codec(6, _pack, msgpack.Decoder(ScheduleEntry).decode, lambda entry: entry.key),
     "run": Codec(7, _pack, msgpack.Decoder(ScheduleRun).decode, lambda run: (run.key, run.due_at)),

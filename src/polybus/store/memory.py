@@ -66,7 +66,7 @@ class MemoryStore:
     # -- lines --------------------------------------------------------------------------------
 
     def _accepted(self, line: ledger.Accepted) -> None:
-        token = line.job.token
+        token = line.token
         self._jobs[token] = line.job
         self._dead.pop(token, None)
         self._outcomes.pop(token, None)

@@ -1,3 +1,4 @@
+from polybus.store.codec cimport checksum
 cimport cython
 
 cdef class Shelf:
@@ -8,7 +9,8 @@ cdef class Shelf:
     cdef public tuple _next
     cpdef put(self, object key, object entry)
     cpdef remove(self, object key)
-    @cython.locals(places=dict, gone=dict, wrote=dict, deleted=list, rows=list, replaced=Py_ssize_t, payload=bytes)
+    @cython.locals(places=dict, gone=dict, wrote=dict, deleted=list, rows=list, replaced=Py_ssize_t, payload=bytes,
+                   more=Py_ssize_t, crc=Py_ssize_t)
     cpdef tuple changes(self)
     @cython.locals(places=dict)
     cpdef settle(self)

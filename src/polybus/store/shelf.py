@@ -38,13 +38,16 @@ class Shelf:
     # -- what a transaction does ---------------------------------------------------------------
 
     def put(self, key: Any, entry: Any) -> None:
+        """Keep an entry, or the bytes that one is packed as."""
         self._new[key] = entry
 
     def remove(self, key: Any) -> None:
-        if key in self._new:
+        if self._new and key in self._new:
             del self._new[key]
-        if key in self.places:
-            self._gone[key] = self.places[key]
+        if self.places:
+            place = self.places.get(key)
+            if place is not None:
+                self._gone[key] = place
 
     def holds(self, key: Any) -> bool:
         return key in self._new or (key in self.places and key not in self._gone)
@@ -68,30 +71,34 @@ class Shelf:
         return bool(self._new or self._gone)
 
     def changes(self) -> tuple[list[int], list[Any]]:
-        """Numbers of rows to delete, and rows to put: number, payload, checksum, one after the other."""
+        """Numbers of rows to delete, and rows to put: number, payload, checksum, one after the other.
+
+        Payloads are bytearrays, because sqlite3 first asks whether bytes want to be something else."""
         places, gone, wrote = self.places, self._gone, self._wrote
         tag, pack = self._codec.tag, self._codec.pack
         deleted: list[int] = []
-        total = self.total
+        more = 0
         for place in gone.values():
             deleted.append(place >> CHECKSUM_BITS)
-            total -= place & _CHECKSUM
+            crc = place & _CHECKSUM
+            more -= crc
         rows: list[Any] = []
         last, replaced = self._last, 0
         for key, entry in self._new.items():
             place = places.get(key, 0)
             if place and key not in gone:
                 number = place >> CHECKSUM_BITS
-                total -= place & _CHECKSUM
+                crc = place & _CHECKSUM
+                more -= crc
                 replaced += 1
             else:
                 number = last = last + 1
-            payload = pack(entry)
+            payload = entry if type(entry) is bytes else pack(entry)
             crc = checksum(tag, number, payload)
-            total += crc
+            more += crc
             wrote[key] = number << CHECKSUM_BITS | crc
-            rows += (number, payload, crc)
-        self._next = self.count - len(gone) - replaced + len(wrote), total, last
+            rows += (number, bytearray(payload), crc)
+        self._next = self.count - len(gone) - replaced + len(wrote), self.total + more, last
         return deleted, rows
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 from polybus.core import ledger
 from polybus.core.ledger import Contents, JobEntry, Line
+from polybus.core.rows import Accepted, Ended
 from polybus.store.codec import CODECS, Delay, Group
 from polybus.store.port import RUNS, RUNS_PER_SCHEDULE, started, waiting
 from polybus.store.shelf import Shelf
@@ -38,7 +39,13 @@ class Shelves:
 
     def note(self, lines: Sequence[Line]) -> None:
         for line in lines:
-            _NOTE[type(line)](self, line)
+            # The two that every job costs are not looked up.
+            if type(line) is Accepted:
+                self._accepted(line)
+            elif type(line) is Ended:
+                self._ended(line)
+            else:
+                _NOTE[type(line)](self, line)
 
     def changed(self) -> Iterator[Shelf]:
         return (shelf for shelf in self.by_name.values() if shelf.is_changed)
@@ -59,9 +66,11 @@ class Shelves:
 
     # -- lines --------------------------------------------------------------------------------
 
-    def _accepted(self, line: ledger.Accepted) -> None:
-        token = line.job.token
-        self.job.put(token, line.job)
+    def _accepted(self, line: Accepted) -> None:
+        token = line.token
+        self.job.put(token, line.packed())
+        if line.is_new:
+            return
         self.started.remove(token)
         self.delay.remove(token)
         # A dead letter that is tried again is not dead any more, and its outcome is not the last word.
@@ -78,19 +87,21 @@ class Shelves:
             self.started.remove(token)
             self.delay.put(token, Delay(token, line.attempt, line.due_at, line.history))
 
-    def _ended(self, line: ledger.Ended) -> None:
+    def _ended(self, line: Ended) -> None:
         token = line.token
         self.job.remove(token)
         self.started.remove(token)
         self.delay.remove(token)
-        if line.outcome is not None:
-            self.outcome.put(token, line.outcome)
+        outcome = line.packed()
+        if outcome is not None:
+            self.outcome.put(token, outcome)
         if line.dead is not None:
             self.dead.put(token, line.dead)
 
     def _forgotten(self, line: ledger.Forgotten) -> None:
+        outcome = self.outcome
         for token in line.tokens:
-            self.outcome.remove(token)
+            outcome.remove(token)
 
     def _buried(self, line: ledger.Buried) -> None:
         for token in line.tokens:
@@ -169,10 +180,8 @@ class Shelves:
 
 
 _NOTE: dict[type[Any], Callable[[Shelves, Any], None]] = {
-    ledger.Accepted: Shelves._accepted,
     ledger.Started: Shelves._started,
     ledger.Waiting: Shelves._waiting,
-    ledger.Ended: Shelves._ended,
     ledger.Forgotten: Shelves._forgotten,
     ledger.Buried: Shelves._buried,
     ledger.Scheduled: Shelves._scheduled,

@@ -293,12 +293,12 @@ def _open_mark(folder: Path, is_new: bool) -> tuple[Mark, int]:
 
 
 def _in_batches(db: sqlite3.Connection, name: str, table: str, values: list[Any], width: int) -> None:
-    """As few statements as possible: places that are left over in the last one are empty."""
+    """As few statements as possible: places that are left over in the last one are 0, which is no row."""
     at = 0
     while at < len(values):
         left = (len(values) - at) // width
         size = next((size for size in _AT_ONCE if size >= left), _AT_ONCE[-1])
         part = values[at : at + size * width]
         at += len(part)
-        part += [None] * (size * width - len(part))
+        part += [0] * (size * width - len(part))
         db.execute(sql.query(name, table, size), part)

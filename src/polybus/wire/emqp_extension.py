@@ -30,7 +30,17 @@ from polybus.wire.emqp_messages import (
     Return,
     Slots,
 )
-from polybus.wire.frames import EMPTY, Frame, Frames, check_id, check_name, read_id, read_name, refuse
+from polybus.wire.frames import (
+    EMPTY,
+    MAX_ID_BYTES,
+    Frame,
+    Frames,
+    check_id,
+    check_name,
+    read_id,
+    read_name,
+    refuse,
+)
 
 ORDERS: Final = b"ORDERS"
 DONE: Final = b"DONE"
@@ -120,13 +130,14 @@ def _read_orders(frames: Frames, at: int) -> Orders:
 def _read_done(frames: Frames, at: int) -> Done:
     first = _check_joined("DONE", frames, at, _ANSWER_FRAMES)
     msg_id = read_id(frames[at + 2], "message id")
-    return Done(
-        msg_id,
-        [
-            (read_id(frames[i], "original message id"), frames[i + 1])
-            for i in range(first, len(frames), _ANSWER_FRAMES)
-        ],
-    )
+    answers: list[tuple[bytes, Frame]] = []
+    for i in range(first, len(frames), _ANSWER_FRAMES):
+        token = frames[i]
+        # Looked at here, because a call for each costs more than the look.
+        if type(token) is not bytes or not 0 < len(token) <= MAX_ID_BYTES:
+            token = read_id(token, "original message id")
+        answers.append((token, frames[i + 1]))
+    return Done(msg_id, answers)
 
 
 def _read_slots(frames: Frames, at: int) -> Slots:

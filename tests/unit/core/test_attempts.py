@@ -8,6 +8,7 @@ import pytest
 
 from polybus.core import actions as act
 from polybus.core import events, ledger
+from polybus.core.dispatching import LINGER_S, note_starts
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Heartbeat, JobOptions, Limits, QueuePolicy, Reason, Retrying
 from support.stage import LedgerStage, client, worker
@@ -615,3 +616,88 @@ def test_lines_of_a_retried_job(stage: LedgerStage) -> None:
     assert not stage.store.load().jobs
     kinds = [type(line) for line in stage.pen.written]
     assert kinds == [ledger.Accepted, ledger.Started, ledger.Waiting, ledger.Started, ledger.Ended]
+
+
+# -- starts -------------------------------------------------------------------------------------------
+
+
+def starts(stage: LedgerStage) -> list[tuple[bytes, int, str]]:
+    lines = [line for line in stage.pen.written if isinstance(line, ledger.Started)]
+    return [(line.token, line.attempt, line.worker) for line in lines]
+
+
+@pytest.fixture
+def patient() -> LedgerStage:
+    """As in a broker: a start is noted when the job has lasted a while."""
+    stage = LedgerStage(starts_linger=True)
+    stage.worker("w", credit=5)
+    stage.submit("c", "1", options=DURABLE)
+    stage.write()
+    return stage
+
+
+def test_a_job_that_ends_soon_is_never_written_as_started(patient: LedgerStage) -> None:
+    patient.wait(LINGER_S / 2)
+    patient.result("w", patient.token("c", "1"))
+    patient.wait(5 * LINGER_S)
+    patient.write()
+    assert not starts(patient)
+    assert patient.bus.starts_at == inf, "nothing more to look for"
+
+
+def test_a_job_that_lasts_is_written_as_started_once(patient: LedgerStage) -> None:
+    token = patient.token("c", "1")
+    assert patient.bus.next_at(patient.now) <= patient.now + LINGER_S
+    patient.wait(2 * LINGER_S)
+    patient.write()
+    (entry,) = patient.store.load().jobs
+    assert (entry.worker, entry.attempt) == ("w", 1)
+    patient.wait(1.0)
+    patient.part("w", token)
+    patient.wait(1.0)
+    patient.write()
+    assert starts(patient) == [(token, 1, "w")]
+    assert patient.bus.starts_at == inf, "nothing more to look for"
+
+
+def test_those_that_came_later_are_looked_at_later(patient: LedgerStage) -> None:
+    first = patient.token("c", "1")
+    patient.wait(0.9 * LINGER_S, step=0.3 * LINGER_S)
+    patient.submit("c", "2", options=DURABLE)
+    patient.write()
+    second = patient.token("c", "2")
+    patient.wait(0.2 * LINGER_S)
+    patient.write()
+    assert starts(patient) == [(first, 1, "w")]
+    patient.wait(2 * LINGER_S)
+    patient.write()
+    assert starts(patient) == [(first, 1, "w"), (second, 1, "w")]
+
+
+def test_every_attempt_is_written_as_started(patient: LedgerStage) -> None:
+    token = patient.token("c", "1")
+    patient.wait(2 * LINGER_S)
+    patient.worker("v", credit=5)
+    patient.gone("w")
+    patient.wait(2 * LINGER_S)
+    patient.write()
+    assert starts(patient) == [(token, 1, "w"), (token, 2, "v")]
+    (entry,) = patient.store.load().jobs
+    assert (entry.worker, entry.attempt) == ("v", 2)
+
+
+def test_only_the_newest_attempt_is_written_as_started(patient: LedgerStage) -> None:
+    token = patient.token("c", "1")
+    patient.worker("v", credit=5)
+    patient.gone("w")
+    patient.wait(3 * LINGER_S)
+    patient.write()
+    assert starts(patient) == [(token, 2, "v")]
+
+
+def test_at_the_end_of_a_broker_all_starts_are_written(patient: LedgerStage) -> None:
+    note_starts(patient.bus)
+    patient.write()
+    assert starts(patient) == [(patient.token("c", "1"), 1, "w")]
+    patient.restart()
+    assert patient.request("c", "1").state is RequestState.ORPHANED

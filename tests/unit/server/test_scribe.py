@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from polybus.core.ledger import Accepted, Ended, Line, Started, Waiting
+from polybus.core.ledger import Accepted, Ended, Line, Waiting
 from polybus.errors import StoreFailed, StoreFull
 from polybus.server import scribe as scribes
 from polybus.server.scribe import Answered, Scribe, Sick, Unwritten, Well, Written
@@ -53,7 +53,7 @@ class Desk:
     def __init__(self, store: Any, **options: float) -> None:
         self.told: list[Any] = []
         self.woken = 0
-        self.scribe = Scribe(store, self.wake, **{"retry_s": 0.02, "linger_s": 0.0, **options})
+        self.scribe = Scribe(store, self.wake, **{"retry_s": 0.02, **options})
         self.scribe.start()
 
     def wake(self) -> None:
@@ -129,35 +129,6 @@ def test_a_transaction_has_its_limit(store: Fussy, desk: Desk, monkeypatch: pyte
 def test_an_empty_batch_is_answered_in_turn(store: Fussy, desk: Desk) -> None:
     desk.scribe.submit(1, [])
     desk.wait_for(Written(1))
-
-
-def test_a_job_that_ends_soon_was_never_started(store: Fussy, desks: Callable[..., Desk]) -> None:
-    desk = desks(store, linger_s=60.0)
-    desk.scribe.submit(1, [Accepted(job(1)), Accepted(job(2)), Accepted(job(3))])
-    desk.scribe.submit(2, [Started(token(1), 1, "w"), Started(token(2), 1, "w"), Started(token(3), 1, "w")])
-    desk.wait_for(Written(2))
-    desk.scribe.submit(3, [Ended(token(1), outcome(1)), Waiting(token(2), 1, 5.0, history(1))])
-    desk.wait_for(Written(3))
-    assert not any(isinstance(line, Started) for lines in store.transactions for line in lines)
-    desk.scribe.stop()
-    assert store.transactions[-1] == [Started(token(3), 1, "w")]
-
-
-def test_a_job_that_runs_longer_is_written_as_started(store: Fussy, desks: Callable[..., Desk]) -> None:
-    desk = desks(store, linger_s=0.05)
-    desk.scribe.submit(1, [Accepted(job(1))])
-    desk.scribe.submit(2, [Started(token(1), 1, "w")])
-    until(lambda: store.load().jobs == [job(1, attempt=1, worker="w")], "the start is written")
-
-
-def test_only_the_newest_start_of_a_job_counts(store: Fussy, desks: Callable[..., Desk]) -> None:
-    desk = desks(store, linger_s=60.0)
-    desk.scribe.submit(
-        1, [Accepted(job(1)), Started(token(1), 1, "w"), Waiting(token(1), 1, 0.0, history(1))]
-    )
-    desk.scribe.submit(2, [Started(token(1), 2, "v")])
-    desk.scribe.stop()
-    assert store.load().jobs == [job(1, attempt=2, worker="v", history=history(1))]
 
 
 # -- questions --------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 -- Named queries. {table} is one of the tables of the schema, {rows} and {numbers} are as many places for
--- values as are written at once; places that are not needed are NULL.
+-- values as are written at once; places that are not needed are 0.
 
 -- name: put
 INSERT OR REPLACE INTO {table} (id, payload, crc)
-SELECT column1, column2, column3 FROM (VALUES {rows}) WHERE column1 IS NOT NULL
+SELECT column1, column2, column3 FROM (VALUES {rows}) WHERE column1 > 0
 -- name: delete
 DELETE FROM {table} WHERE id IN ({numbers})
 -- name: all
