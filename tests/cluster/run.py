@@ -25,7 +25,7 @@ from typing import Final, NoReturn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import polybus.cli.submit
-from cluster.standalone import Cluster, spark_environment, spark_home
+from cluster.standalone import Cluster, die_with_parent, spark_environment, spark_home
 from pipeline.building import check, command, rows_of
 from pipeline.day import Day, write_logs
 from pipeline.expected import KEYS
@@ -111,6 +111,7 @@ class Check:
             capture_output=True,
             text=True,
             timeout=BUILD_S,
+            preexec_fn=die_with_parent(),
         )
         if done.returncode:
             raise RuntimeError(f"the build '{title}' ended with {done.returncode}:\n{done.stderr[-6000:]}")

@@ -106,7 +106,7 @@ class Cluster:
                 env=environ,
                 # A Ctrl-C is ours to hear; and its executors can be ended with it.
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         self._processes.append(process)
 
@@ -162,7 +162,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
         os.killpg(process.pid, number)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     if not sys.platform.startswith("linux"):
         return None
     # Loaded here: between fork and exec nothing should be.
