@@ -92,11 +92,16 @@ def find_letters(tables: str, predicate: str) -> list[Letter]:
 
 
 def _matching(rows: pa.Table, predicate: str) -> list[dict[str, Any]]:
+    import logging
+
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     from polybus.spark.session import open_session
 
+    # It would write pages of Java about what we say in a sentence.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     is_ours = SparkSession.getActiveSession() is None
     spark = open_session("local[1]", "polybus jobs retry", {"spark.driver.memory": "1g"})
     try:
