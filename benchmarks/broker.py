@@ -17,6 +17,7 @@ import json
 import os
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 
 import _parts as parts
@@ -77,6 +78,18 @@ class Arena:
             if case.through == "proxy":
                 self.running["proxy"] = stack.enter_context(parts.proxy())
             self._measure(case, seconds, figures)
+        if case.through in JOURNALING:
+            self._let_archive(case.through)
+
+    def _let_archive(self, through: str) -> None:
+        """Wait until everything is archived: it must not slow down whoever has the next turn."""
+        admin = self.running[through].endpoints["admin.port"]
+        deadline = time.monotonic() + parts.PATIENCE_S
+        while time.monotonic() < deadline:
+            status = parts.ask_admin(admin, "status")
+            if status.get("archiver_rows", 0) >= status["journal_written"] or status["archiver"] == "off":
+                return
+            time.sleep(0.05)
 
     def _measure(self, case: Case, seconds: float, figures: Figures) -> None:
         contestant = self.running.get(case.through)

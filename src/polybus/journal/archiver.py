@@ -50,8 +50,18 @@ STATE: Final = log.STATE
 SEGMENT_ROWS: Final = 100_000
 SEGMENT_BYTES: Final = 256 * 1024 * 1024
 HOUR_US: Final = 3_600_000_000
+# Columns whose values repeat. For others a dictionary costs time, and segments become three times as large.
+REPEATED: Final = [
+    *("broker", "life", "what", "service", "reason", "attempt", "size", "body_size"),
+    *("client", "client_dialect", "client_link", "worker", "worker_dialect", "worker_link"),
+]
 # How segments are written; readers look at the checksums.
-WRITING: Final[Any] = {"compression": "zstd", "compression_level": 3, "write_page_checksum": True}
+WRITING: Final[Any] = {
+    "compression": "zstd",
+    "compression_level": 3,
+    "use_dictionary": REPEATED,
+    "write_page_checksum": True,
+}
 # Lives of brokers whose next number is remembered.
 LIVES: Final = 100
 
