@@ -267,6 +267,8 @@ def test_tail(broker: Served, shell: Shell, tmp_path: Path) -> None:
         (row,) = map(json.loads, out.splitlines())
         assert (row["what"], row["service"], row["body_base64"]) == ("replied", "echo", ["cmU6IDQ="])
         assert "worker_up" in shell.ok("journal", "tail", *data(broker))
+        lines = shell.ok("journal", "tail", "--service", "echo", "--since", "1h", *data(broker)).splitlines()
+        assert len(lines) >= 15
         assert "No records" in shell.run("journal", "tail", "--service", "other", *data(broker))[1]
         assert (
             "nothing that happens"

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SHOWN: Final = 10
 # How often `tail -f` looks for more.
 LOOK_S: Final = 0.2
+# Records that `tail` shows, unless it is told how many.
+NEWEST: Final = 20
+WITHIN: Final = 1000
 
 VERIFY_EXAMPLES = examples(
     "polybus journal verify",
@@ -146,8 +149,14 @@ def tail(
         bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
     ] = False,
     count: Annotated[
-        int, typer.Option("-n", "--count", min=0, help="The newest so many of what is there.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            "-n",
+            "--count",
+            min=0,
+            help=f"The newest so many of what is there: {NEWEST}, or {WITHIN} with --since or --until.",
+        ),
+    ] = None,
     service: Annotated[
         str, typer.Option("--service", help="Only this service or topic; 'mail.*' means all that fit.")
     ] = "",
@@ -183,7 +192,10 @@ def tail(
     wanted = wanted_rows(service, words, beats)
     begin, end = read_time(since, "--since"), read_time(until, "--until")
     printer = Printer(json_, bodies)
-    follower = newest(place, wanted, begin, end, count, printer)
+    most = count if count is not None else WITHIN if begin or end else NEWEST
+    follower = newest(place, wanted, begin, end, most, printer)
+    if count is None and most == WITHIN == printer.count:
+        printer.remark(f"These are the newest {WITHIN}; -n shows more.")
     if not follow:
         if not printer.count and not json_:
             printer.remark("No records that fit; 'polybus journal tail --beats' shows whether there are any.")
