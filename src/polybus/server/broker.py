@@ -142,7 +142,9 @@ class Broker:
         self.bus.wall_offset = self._wall() - self._clock()
         names = {link.number: link.name for link in links}
         self._keeping.begin(names, self._assembly.voices, self._clock(), self._assembly.revive)
-        self._journaling = Journaling(self.bus, self.settings.journal, self.settings.broker.name, folder)
+        # Brokers that are joined have names that differ: their journals may come together in one table.
+        name = self.settings.bridge.name or self.settings.broker.name
+        self._journaling = Journaling(self.bus, self.settings.journal, name, folder)
         self._journaling.begin(names, self._clock())
         self._beacon = Beacon(self.settings.beacon, self.endpoints.get("dbp.port", ""), clock=self._clock)
         self._data_dir.tell(self.endpoints)
