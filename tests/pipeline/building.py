@@ -15,6 +15,8 @@ from pipeline.expected import KEYS, Row, Rows, all_tables
 from polybus.journal.archiver import OPEN_LOGS
 from polybus.journal.log import log_files
 from polybus.journal.reader import segment_files
+from polybus.spark.pipeline import Pipeline
+from polybus.spark.session import open_session
 from polybus.spark.tables import read_table
 from support.commands import environment
 from support.live import POLYBUS
@@ -58,6 +60,24 @@ def pipeline(do: str, journal: Path, tables: Path, *more: str) -> float:
     )
     assert done.returncode == 0, f"polybus pipeline {do} ended with {done.returncode}:\n{done.stderr[-4000:]}"
     return time.monotonic() - began
+
+
+class Here:
+    """The same in this process, with one Java for all builds: for checks that are to be quick."""
+
+    def __init__(self) -> None:
+        self._spark: Any = None
+
+    def build(self, journal: Path, tables: Path) -> float:
+        began = time.monotonic()
+        if self._spark is None:
+            self._spark = open_session()
+        Pipeline(self._spark, str(journal), str(tables)).build()
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        if self._spark is not None:
+            self._spark.stop()
 
 
 def versions(tables: Path) -> dict[str, int]:
