@@ -526,7 +526,7 @@ def test_up_and_down_are_observed() -> None:
     world = World()
     b = world.broker("B")
     a = world.broker("A", peers=["B"])
-    a.bus.watched = True
+    a.bus.listen(True, None)
     world.wait(1)
     world.kill(b)
     world.wait(10)

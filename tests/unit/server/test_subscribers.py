@@ -48,7 +48,7 @@ def test_one_that_says_nothing_is_cut_off() -> None:
 )
 def test_who_cannot_be_understood_is_told_and_cut_off(data: bytes, reason: str) -> None:
     studio = Studio()
-    studio.bus.watched = True
+    studio.bus.listen(True, None)
     peer = studio.connect()
     peer.send(data + zmtp.write_subscription(True, b"late"))
     studio.turn()
@@ -409,7 +409,7 @@ def test_a_peer_that_leaves_in_the_turn_in_which_it_came() -> None:
 
 def test_listeners_are_told_of_subscriptions() -> None:
     studio = Studio()
-    studio.bus.watched = True
+    studio.bus.listen(True, None)
     studio.join(b"t").hang_up()
     studio.turn()
     assert [(record.what, record.service) for record in studio.observed] == [
