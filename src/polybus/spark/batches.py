@@ -17,6 +17,7 @@ from msgspec import Struct
 from pyspark.sql import functions as F
 
 from polybus.spark import transforms
+from polybus.spark.alerts import alerts
 from polybus.spark.rules import Rules
 from polybus.spark.schema import (
     ALERTS,
@@ -152,7 +153,7 @@ class Processor:
 
     def _alerts(self, events: DataFrame, rows: pa.Table, number: int, begin: datetime, end: datetime) -> None:
         metrics = events.sparkSession.createDataFrame(rows.drop_columns(["wait_buckets", "service_buckets"]))
-        found = transforms.alerts(metrics, self._rules).toArrow()
+        found = alerts(metrics, self._rules).toArrow()
         old = self._lake.rows_between(ALERTS, begin, end)
         if not found.num_rows and not old.num_rows:
             return

@@ -1,9 +1,12 @@
 """The pipeline: which rows of a journal are in which batch, and what was done already.
 
-Structured Streaming reads the segments as they come; its checkpoint remembers them.  Segments that were
-compacted are no business of a stream that has read them before.  One that begins from nothing reads them
-first, as batch 0, while a pin keeps the compaction from moving more; the batches of the stream follow, from
-1 on.
+Structured Streaming follows the segments as they come; its checkpoint remembers them.  What it streams are
+their names: a batch reads the files itself.  (The rows that a stream hands to `foreachBatch` are no longer
+columns, so each table would read everything, whatever it needs.)
+
+Segments that were compacted are no business of a stream that has read them before.  One that begins from
+nothing reads them first, as batch 0, while a pin keeps the compaction from moving more; the batches of the
+stream follow, from 1 on.
 
 Next to the tables lie:
 
@@ -51,6 +54,7 @@ BATCH_BYTES: Final = 512 * 1024 * 1024
 POLL_S: Final = 1.0
 # After so many batches small files are joined.
 TIDY_EVERY: Final = 100
+FILES: Final = "path string, modificationTime timestamp, length bigint, content binary"
 # The columns of the journal; see `polybus.journal.columns`.
 EVENTS: Final = (
     "broker string, life string, seq bigint, at timestamp, what string, token string, request_id string, "
@@ -164,7 +168,8 @@ class Pipeline:
                 state.beginning = self._compacted()
                 self._write_state(state)
             if state.beginning:
-                self._report(processor.process(self._read(state.beginning), 0))
+                compacted = [f"{self._journal}/{COMPACTED}/{name}" for name in state.beginning]
+                self._report(processor.process(self._read(compacted), 0))
             state.has_begun = True
             self._write_state(state)
             # Only from here on the compaction may move what we have read.
@@ -173,10 +178,11 @@ class Pipeline:
     def _follow(
         self, state: State, lake: Lake, processor: Processor, segments: str, trigger: dict[str, Any]
     ) -> None:
-        def take(events: DataFrame, batch_id: int) -> None:
+        def take(files: DataFrame, batch_id: int) -> None:
             # This batch began, so the one before is over, and never processed again.
             self._register(state)
-            batch = processor.process(events, batch_id + 1)
+            paths = sorted(row["path"] for row in files.select("path").collect())
+            batch = processor.process(self._read(paths), batch_id + 1) if paths else None
             if batch is not None:
                 self._upto = max(self._upto, number_of(batch.upto))
                 self._report(batch)
@@ -185,12 +191,14 @@ class Pipeline:
                     lake.tidy(table)
 
         stream = (
-            self._spark.readStream.schema(EVENTS)
+            self._spark.readStream.format("binaryFile")
+            .schema(FILES)
             .option("recursiveFileLookup", "true")
+            .option("pathGlobFilter", "*.parquet")
             .option("maxFileAge", ANY_AGE)
             .option("maxBytesPerTrigger", str(self._batch_bytes))
-            .parquet(segments)
-            .select("*", "_metadata.file_name")
+            .load(segments)
+            .select("path")
         )
         query = (
             stream.writeStream.foreachBatch(take)
@@ -221,8 +229,7 @@ class Pipeline:
         names = [info.path[len(root) + 1 :] for info in found if info.path.endswith(".parquet")]
         return sorted(name for name in names if not name.rsplit("/", 1)[-1].startswith((".", "_")))
 
-    def _read(self, names: list[str]) -> DataFrame:
-        paths = [f"{self._journal}/{COMPACTED}/{name}" for name in names]
+    def _read(self, paths: list[str]) -> DataFrame:
         rows = self._spark.read.schema(EVENTS).option("recursiveFileLookup", "true")
         return rows.parquet(*paths).select("*", "_metadata.file_name")
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 # A stream's own notes of its last batches; a repeated batch is always the newest one.
 BATCHES_KEPT: Final = 20
+COMPILED_KEPT: Final = 2000
 # A quarter of the memory is Spark's heap; as much again goes to Python's workers and to the page cache.
 HEAP_SHARE: Final = 4
 LEAST_HEAP_MIB: Final = 1024
@@ -180,6 +181,9 @@ def defaults(master: str) -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
         ),
         "spark.sql.streaming.minBatchesToRetain": str(BATCHES_KEPT),
+        # A batch of the pipeline has more queries than Spark remembers the compiled code of: each batch would
+        # be compiled anew, by Spark and by Java, which costs three times as much as the work itself.
+        "spark.sql.codegen.cache.maxEntries": str(COMPILED_KEPT),
     }
     if stays_here(master):
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
@@ -205,8 +209,12 @@ def variables(master: str, submitted: bool = False) -> dict[str, str]:
 
 
 def quiet_options() -> list[str]:
-    """Options for the driver's Java: what it logs, and no time zone but UTC."""
-    return [f"-Dlog4j2.configurationFile={_log_file().as_uri()}", "-Duser.timezone=UTC"]
+    """Options for the driver's Java: what it logs, no time zone but UTC, and room for compiled code."""
+    return [
+        f"-Dlog4j2.configurationFile={_log_file().as_uri()}",
+        "-Duser.timezone=UTC",
+        "-XX:ReservedCodeCacheSize=512m",
+    ]
 
 
 def _log_file() -> Path:

@@ -13,8 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from polybus.spark.rules import Rules
-from polybus.spark.schema import METRICS_WINDOW_S, MINUTE_S, TABLES, TOPICS_WINDOW_S
+from polybus.spark.schema import METRICS_WINDOW_S, TABLES, TOPICS_WINDOW_S
 
 TERMINAL: Final = ("replied", "failed", "expired", "cancelled")
 # Identities that ZeroMQ or our own client library makes up for who has none: with each connection others.
@@ -24,19 +23,10 @@ QUANTILES: Final = (50, 95, 99)
 # Longer than anything waits: ten days in microseconds.
 LARGEST_POWER: Final = 10
 MICRO: Final = 1_000_000
-# What a row counts for: its request's wait and, if there was one, its time of service; or its services, if it
-# tells that a worker is gone.
-_ITEMS: Final = """
-explode(case
-    when what = 'worker_down' then
-        transform(split(name, ','), n -> struct(n as service, 'down' as measure, cast(null as bigint) as us))
-    when service_us is null then
-        array(struct(name as service, 'wait' as measure, wait_us as us))
-    else
-        array(struct(name as service, 'wait' as measure, wait_us as us),
-              struct(name as service, 'service' as measure, service_us as us))
-end) as item
-"""
+# The power of ten of which a time is a hundred or more.
+_UNITS: Final = " ".join(
+    f"when {{0}} < {1000 * 10**power}L then {10**power}L" for power in range(LARGEST_POWER)
+)
 _COUNTS: Final = ("requests", *TERMINAL, "workers_down", "bytes_in", "bytes_out")
 
 
@@ -46,7 +36,8 @@ def ordered(frame: DataFrame, name: str) -> DataFrame:
 
 
 def date_of(stamp: Column) -> Column:
-    return F.date_format(stamp, "yyyy-MM-dd")
+    # Sessions are in UTC. (A format would be ten times slower.)
+    return stamp.cast("date").cast("string")
 
 
 def window_of(stamp: Column, seconds: int) -> Column:
@@ -61,19 +52,28 @@ def between(begin: Column, end: Column) -> Column:
     return F.greatest(F.unix_micros(end) - F.unix_micros(begin), F.lit(0).cast("long"))
 
 
-def bucket(micros: str) -> Column:
-    """The middle of the bucket that the time in a column belongs to: at most one percent beside it.
+def with_buckets(frame: DataFrame, *names: str) -> DataFrame:
+    """Each of these times becomes the middle of its bucket: at most 1.25 percent beside it.
 
     Histograms with fixed buckets add up exactly, whatever is added to what: tables that are made in one go
-    and tables that grew are the same.
+    and tables that grew are the same.  Three steps, because Java does not compile what is too long.
     """
-    # As one text: a column made piece by piece costs hundreds of calls into Java, for each batch.
-    branches = [f"when {micros} < 100 then {micros}"]
-    for power in range(LARGEST_POWER + 1):
-        unit = 10**power
-        for upto, step in ((200 * unit, 2 * unit), (500 * unit, 5 * unit), (1000 * unit, 10 * unit)):
-            branches.append(f"when {micros} < {upto}L then {micros} - {micros} % {step}L + {step // 2}L")
-    return F.expr(f"case {' '.join(branches)} else {micros} end")
+    others = [name for name in frame.columns if name not in names]
+    units = {name: F.expr(f"case {_UNITS.format(name)} else {10**LARGEST_POWER}L end") for name in names}
+    scaled = frame.select(*others, *names, *(unit.alias(f"{name}_unit") for name, unit in units.items()))
+    steps = scaled.select(
+        *others,
+        *names,
+        *(
+            F.expr(
+                f"case when {name} < 100 then 1L when {name} < 200 * {name}_unit then 2 * {name}_unit "
+                f"when {name} < 500 * {name}_unit then 5 * {name}_unit else 10 * {name}_unit end"
+            ).alias(f"{name}_step")
+            for name in names
+        ),
+    )
+    middles = (F.expr(f"{name} - {name} % {name}_step + {name}_step div 2").alias(name) for name in names)
+    return steps.select(*others, *middles)
 
 
 # -- requests ---------------------------------------------------------------------------------
@@ -108,41 +108,62 @@ def traces(events: DataFrame) -> DataFrame:
 
 def service_metrics_parts(events: DataFrame) -> DataFrame:
     """How many requests of a window had which wait, and which time of service: histograms in long form."""
-    items = (
-        events.where(is_terminal() | (F.col("what") == "worker_down"))
-        .where(F.col("service").isNotNull())
-        .select(
-            "broker",
-            "what",
-            "size",
-            "body_size",
-            F.col("service").alias("name"),
+    keys = ("broker", "service", "window_start")
+    ended = with_buckets(
+        events.where(is_terminal() & F.col("service").isNotNull()).select(
+            *("broker", "service", "what", "size", "body_size"),
             window_of(F.col("at"), METRICS_WINDOW_S).alias("window_start"),
             F.when(F.col("accepted_at").isNotNull(), waited()).alias("wait_us"),
             served().alias("service_us"),
-        )
-        .select(
-            *("broker", "what", "size", "body_size", "window_start", "name"),
-            bucket("wait_us").alias("wait_us"),
-            bucket("service_us").alias("service_us"),
-        )
-        .select("broker", "what", "size", "body_size", "window_start", F.expr(_ITEMS))
-        .select("broker", "what", "size", "body_size", "window_start", "item.*")
+        ),
+        "wait_us",
+        "service_us",
     )
+    sets = [[*keys, "wait_us"], [*keys, "service_us"]]
     # Each request is counted once, with its wait.
-    first = F.col("measure") == "wait"
-    return items.groupBy("broker", "service", "window_start", "measure", "us").agg(
+    counted = ended.groupingSets(sets, *keys, "wait_us", "service_us").agg(
+        F.grouping("wait_us").alias("second"),
         F.count("*").alias("n"),
-        F.count_if(first).alias("requests"),
-        *(F.count_if(first & (F.col("what") == outcome)).alias(outcome) for outcome in TERMINAL),
-        F.count_if(F.col("measure") == "down").alias("workers_down"),
-        _sum_if(first, F.col("size")).alias("bytes_in"),
-        _sum_if(first, F.col("body_size")).alias("bytes_out"),
+        *(F.count_if(F.col("what") == outcome).alias(outcome) for outcome in TERMINAL),
+        F.sum(F.coalesce("size", F.lit(0))).alias("bytes_in"),
+        F.sum(F.coalesce("body_size", F.lit(0))).alias("bytes_out"),
     )
+    is_first = F.col("second") == 0
+    zero = F.lit(0).cast("long")
+    requests = counted.where(is_first | F.col("service_us").isNotNull()).select(
+        *keys,
+        F.when(is_first, "wait").otherwise("service").alias("measure"),
+        F.coalesce("wait_us", "service_us").alias("us"),
+        "n",
+        F.when(is_first, F.col("n")).otherwise(zero).alias("requests"),
+        *(F.when(is_first, F.col(name)).otherwise(zero).alias(name) for name in TERMINAL),
+        zero.alias("workers_down"),
+        *(F.when(is_first, F.col(name)).otherwise(zero).alias(name) for name in ("bytes_in", "bytes_out")),
+    )
+    return requests.unionByName(_workers_down(events))
 
 
-def _sum_if(condition: Column, value: Column) -> Column:
-    return F.sum(F.when(condition, F.coalesce(value, F.lit(0))).otherwise(0))
+def _workers_down(events: DataFrame) -> DataFrame:
+    """Of how many workers a window was the last."""
+    gone = events.where((F.col("what") == "worker_down") & F.col("service").isNotNull()).select(
+        "broker",
+        F.explode(F.split("service", ",")).alias("service"),
+        window_of(F.col("at"), METRICS_WINDOW_S).alias("window_start"),
+    )
+    zero = F.lit(0).cast("long")
+    others = (name for name in _COUNTS if name != "workers_down")
+    return (
+        gone.groupBy("broker", "service", "window_start")
+        .agg(F.count("*").alias("workers_down"))
+        .select(
+            *("broker", "service", "window_start"),
+            F.lit("down").alias("measure"),
+            F.lit(None).cast("long").alias("us"),
+            zero.alias("n"),
+            "workers_down",
+            *(zero.alias(name) for name in others),
+        )
+    )
 
 
 def service_metrics_again(rows: DataFrame) -> DataFrame:
@@ -230,24 +251,33 @@ def quantiles(measure: str) -> Column:
 
 def calls(events: DataFrame) -> DataFrame:
     """Who called whom, and how that went."""
+    # First by what is in the rows, because names and dates cost time; there are few rows then.
+    edges = (
+        events.where(is_terminal() & F.col("service").isNotNull())
+        .groupBy("broker", F.col("at").cast("date").alias("day"), "client", "client_dialect", "service")
+        .agg(
+            F.count("*").alias("requests"),
+            F.count_if(F.col("what").isin("failed", "expired")).alias("errors"),
+            F.sum(F.coalesce(served(), F.lit(0))).alias("service_us"),
+            F.sum(F.coalesce("size", F.lit(0))).alias("bytes_in"),
+            F.sum(F.coalesce("body_size", F.lit(0))).alias("bytes_out"),
+            F.min("at").alias("first_at"),
+            F.max("at").alias("last_at"),
+        )
+    )
     named = F.when(F.col("client").rlike(MADE_UP), UNNAMED).otherwise(F.col("client"))
-    ended = events.where(is_terminal() & F.col("service").isNotNull())
-    edges = ended.groupBy(
+    joined = edges.groupBy(
         "broker",
-        date_of(F.col("at")).alias("date"),
+        F.col("day").cast("string").alias("date"),
         named.alias("client"),
         "client_dialect",
         "service",
     ).agg(
-        F.count("*").alias("requests"),
-        F.count_if(F.col("what").isin("failed", "expired")).alias("errors"),
-        F.sum(F.coalesce(served(), F.lit(0))).alias("service_us"),
-        F.sum(F.coalesce("size", F.lit(0))).alias("bytes_in"),
-        F.sum(F.coalesce("body_size", F.lit(0))).alias("bytes_out"),
-        F.min("at").alias("first_at"),
-        F.max("at").alias("last_at"),
+        *(F.sum(name).alias(name) for name in ("requests", "errors", "service_us", "bytes_in", "bytes_out")),
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
     )
-    return ordered(edges, "calls")
+    return ordered(joined, "calls")
 
 
 # -- workers ----------------------------------------------------------------------------------
@@ -257,20 +287,26 @@ def workers(events: DataFrame) -> DataFrame:
     """What is known of a worker's connection: when it came and went, and what it did."""
     what = F.col("what")
     up, down = what == "worker_up", what == "worker_down"
+    keys = ("broker", "life", "worker_link", "worker")
     about = events.where(
         F.col("worker").isNotNull()
         & (is_terminal() | what.isin("worker_up", "worker_down", "heartbeat_missed"))
     )
-    found = about.groupBy(
-        "broker", "life", F.coalesce("worker_link", F.lit("")).alias("worker_link"), "worker"
+    # In two steps, because Spark sorts all rows if a text or a struct is to be the greatest: the first leaves
+    # the rows that came and went as they are, and one row for all that a worker did.
+    few = about.groupBy(
+        "broker",
+        "life",
+        F.coalesce("worker_link", F.lit("")).alias("worker_link"),
+        "worker",
+        "worker_dialect",
+        F.when(up, F.col("service")).alias("service"),
+        F.when(down, F.struct("at", "seq", "reason")).alias("went"),
     ).agg(
-        F.max("worker_dialect").alias("worker_dialect"),
-        F.max(F.when(up, F.col("service"))).alias("service"),
         F.count_if(up).alias("sessions"),
         F.count_if(down).alias("ended"),
         F.min(F.when(up, F.col("at"))).alias("first_up_at"),
         F.max(F.when(up, F.col("at"))).alias("last_up_at"),
-        F.max(F.when(down, F.struct("at", "seq", "reason"))).alias("last_down"),
         F.sum(
             F.when(down, F.coalesce(between(F.col("accepted_at"), F.col("at")), F.lit(0))).otherwise(0)
         ).alias("closed_us"),
@@ -279,6 +315,13 @@ def workers(events: DataFrame) -> DataFrame:
         F.count_if(what == "failed").alias("errors"),
         F.sum(F.when(is_terminal(), F.coalesce(served(), F.lit(0))).otherwise(0)).alias("busy_us"),
         F.max("at").alias("last_seen_at"),
+    )
+    sums = ("sessions", "ended", "closed_us", "missed_beats", "requests", "errors", "busy_us")
+    found = few.groupBy(*keys).agg(
+        *(F.sum(name).alias(name) for name in sums),
+        *(F.max(name).alias(name) for name in ("worker_dialect", "service", "last_up_at", "last_seen_at")),
+        F.min("first_up_at").alias("first_up_at"),
+        F.max("went").alias("last_down"),
     )
     is_up = F.col("sessions") > F.col("ended")
     running = F.when(is_up, between(F.col("last_up_at"), F.col("last_seen_at"))).otherwise(0)
@@ -338,42 +381,3 @@ def dead_letters(events: DataFrame) -> DataFrame:
     """What was given up, with everything that is needed to send it again."""
     dead = events.where(F.col("what") == "dead").withColumn("attempts", F.col("attempt"))
     return ordered(dead.withColumn("date", date_of(F.col("at"))), "dead_letters")
-
-
-# -- alerts -----------------------------------------------------------------------------------
-
-
-def alerts(metrics: DataFrame, rules: Rules) -> DataFrame:
-    """What deserves attention in some windows of `service_metrics`; whole minutes of it."""
-    enough = F.col("requests") >= rules.least_requests
-    found = [
-        _alert(metrics.where(enough & (F.col("error_rate") >= rules.error_rate)), "error_rate", "error_rate",
-               rules.error_rate),
-        _alert(metrics.where(enough & (F.col("service_p95_us") >= rules.slow_us)), "slow", "service_p95_us",
-               rules.slow_us),
-        _alert(
-            metrics.where((F.col("expired") > 0) & (F.col("replied") == 0) & (F.col("failed") == 0)),
-            "silent", "expired", 1),
-    ]  # fmt: skip
-    minute = window_of(F.col("window_start"), MINUTE_S)
-    flaps = (
-        metrics.where(F.col("workers_down") > 0)
-        .groupBy("broker", "service", minute.alias("window_start"))
-        .agg(F.sum("workers_down").alias("workers_down"))
-        .where(F.col("workers_down") >= rules.flaps)
-    )
-    found.append(_alert(flaps, "flapping", "workers_down", rules.flaps))
-    return reduce(DataFrame.unionByName, found)
-
-
-def _alert(rows: DataFrame, rule: str, value: str, threshold: float) -> DataFrame:
-    named = rows.select(
-        "broker",
-        F.lit(rule).alias("rule"),
-        F.col("service").alias("subject"),
-        "window_start",
-        F.col(value).cast("double").alias("value"),
-        F.lit(float(threshold)).alias("threshold"),
-        date_of(F.col("window_start")).alias("date"),
-    )
-    return ordered(named, "alerts")
