@@ -13,12 +13,12 @@ SECONDS := 60
 KILLS := 200
 # What may be compiled is tested a second time as plain Python.
 PLAIN_TESTS := tests/unit/core tests/unit/wire tests/unit/dialects tests/unit/server tests/property tests/simulation
-JOBS := 3
+JOBS := 2
 
 $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
-.PHONY: help setup demo test lint format types contracts conformance matrix bridge fuzz crash store-faults bench-broker \
+.PHONY: help setup demo test test-plain lint format types contracts conformance matrix bridge fuzz crash store-faults bench-broker \
 	bench-jobs bench-fanout bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes docs-check diagrams lock clean
 
 help: ## print this help
@@ -30,9 +30,12 @@ setup: $(STAMP) ## make .venv with polybus and all development tools (PYTHON=…
 demo: $(STAMP) ## start a broker, peers of every dialect, and show them talking to each other
 	$(BIN)/polybus demo $(ARGS)
 
-test: $(STAMP) ## run all tests (ARGS=… for pytest, JOBS=3 processes)
+test: $(STAMP) ## run all tests (ARGS=… for pytest, JOBS=2 processes)
 	$(BIN)/pytest -n $(JOBS) $(ARGS)
-	$(if $(ARGS),,POLYBUS_PLAIN=1 $(BIN)/pytest -n $(JOBS) -q $(PLAIN_TESTS))
+	$(if $(ARGS),,$(MAKE) --no-print-directory test-plain)
+
+test-plain: $(STAMP) ## run the tests of what may be compiled, as plain Python
+	POLYBUS_PLAIN=1 $(BIN)/pytest -n $(JOBS) -q $(PLAIN_TESTS)
 
 lint: $(STAMP) ## check style and formatting
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -22,7 +22,7 @@ def crash(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 10)
 def test_no_guaranteed_job_is_lost_and_none_is_answered_twice() -> None:
-    done = crash("--kills", "20")
+    done = crash("--kills", "10")
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     found = re.fullmatch(

@@ -34,8 +34,13 @@ def spark() -> Iterator[SparkSession]:
     session = open_session(
         "local[2]",
         app="polybus tests",
-        # Small data: every partition more is a task more that does nothing.
-        conf={"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g"},
+        # Small data: every partition more is a task more that does nothing, and Java's best compiler takes
+        # longer than all tests together.
+        conf={
+            "spark.sql.shuffle.partitions": "1",
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        },
     )
     yield session
     session.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections.abc import Iterable
@@ -10,6 +11,9 @@ from pathlib import Path
 LOWEST = 15_000
 RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 TRIES = 1000
+# Test processes that run side by side choose from different parts: a port that is free when it is chosen is
+# still free when its server begins.
+PARTS = 8
 
 
 def steady_ports(names: Iterable[str]) -> dict[str, int]:
@@ -19,15 +23,19 @@ def steady_ports(names: Iterable[str]) -> dict[str, int]:
     gone when its server comes back.
     """
     highest = int(RANGE_FILE.read_text().split()[0]) if RANGE_FILE.exists() else 32_768
+    process = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    size = (highest - LOWEST) // PARTS
+    lowest = LOWEST + size * (int(process) % PARTS)
+    highest = lowest + size
     found: dict[str, int] = {}
     for name in names:
         for _ in range(TRIES):
-            port = random.SystemRandom().randrange(LOWEST, highest)
+            port = random.SystemRandom().randrange(lowest, highest)
             if port not in found.values() and _is_free(port):
                 found[name] = port
                 break
         else:
-            raise RuntimeError(f"no free port from {LOWEST} to {highest} after {TRIES} tries")
+            raise RuntimeError(f"no free port from {lowest} to {highest} after {TRIES} tries")
     return found
 
 
