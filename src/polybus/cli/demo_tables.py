@@ -92,18 +92,11 @@ def _polybus(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 def _run_pipeline(data_dir: Path, progress: Progress) -> None:
     """In a process of its own, as a user would: nothing of Java stays with us."""
-    command = [
-        sys.executable,
-        "-m",
-        "polybus",
-        "pipeline",
-        "build",
-        "--no-publish",
-        "--data-dir",
-        str(data_dir),
-    ]
+    # A few hundred rows: Java's best compiler would take longer than all of them.
+    quick = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1")
+    arguments = ("pipeline", "build", "--no-publish", "--data-dir", str(data_dir), *quick)
     child = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "polybus", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

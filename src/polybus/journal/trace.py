@@ -293,7 +293,17 @@ def _by_request(rows: list[Row]) -> list[Traced]:
             life: min(row["at"] for row in request.rows if row["life"] == life) for life in _lives_of(request)
         }
         request.rows.sort(key=lambda row: (lives[row["life"]], row["life"], row["seq"]))
-    return sorted(found.values(), key=lambda request: (request.first["at"], request.token))
+    began = {request.token: request.first["at"] for request in found.values()}
+    return sorted(found.values(), key=lambda request: _place(request, began))
+
+
+def _place(request: Traced, began: dict[str, datetime]) -> tuple[datetime, int, datetime, str]:
+    """Where a request stands among all. Over a bridge it goes from broker to broker within a millisecond, and
+    their clocks differ by more: so by the way it took, the first broker, those in between, the last."""
+    came = any(map(_came_over, request.rows))
+    origin = next((token for row in request.rows for token in _origins(row)), request.token)
+    distance = (1 if _bridged(request.rows) else 2) if came else 0
+    return began.get(origin) or request.first["at"], distance, request.first["at"], request.token
 
 
 def _lives_of(request: Traced) -> set[str]:
