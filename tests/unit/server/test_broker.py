@@ -88,7 +88,8 @@ def test_ports_may_be_off(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_an_error_and_nothing_is_left_open(tmp_path: Path) -> None:
-    with LocalBroker(tmp_path / "first") as local:
+    # Without a journal, whose thread opens its file when it gets to it.
+    with LocalBroker(tmp_path / "first", **{"journal.enabled": False}) as local:
         taken = local.endpoints["dbp.port"]
         before = open_files()
         overrides = {
