@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from polybus.core.actions import Observed
+from polybus.core.journal import Journal
 from polybus.core.model import Body
 from polybus.core.records import Request
 from polybus.journal.record import (
@@ -24,7 +25,9 @@ from polybus.journal.record import (
 )
 
 
-class Recorder(Protocol):
+class Recorder(Journal, Protocol):
+    """What the core tells, in a buffer."""
+
     @property
     def kind(self) -> str:
         """`compiled` or `plain`."""
@@ -32,28 +35,6 @@ class Recorder(Protocol):
     @property
     def count(self) -> int:
         """How many records were noted since the last `take`."""
-
-    def note_request(
-        self,
-        what: str,
-        request: Request,
-        now: float,
-        offset: float,
-        reason: str,
-        detail: str,
-        body: Body | None,
-    ) -> None:
-        """Something that happened to a request; `body` is what this record is about."""
-
-    def note_dead(
-        self, request: Request, now: float, offset: float, reason: str, detail: str, body: Body
-    ) -> None:
-        """A request was given up or expired; `body` is its own."""
-
-    def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None: ...
-
-    def note(self, observed: Observed, offset: float) -> None:
-        """Something else that happened."""
 
     def take(self) -> tuple[int, bytes]:
         """What was noted since the last call: how many records, and their bytes."""
