@@ -114,9 +114,9 @@ def check_pump() -> Iterator[Finding]:
 
 def core_finding() -> Finding:
     """Whether what every request passes is compiled or interpreted; it is the same source."""
-    from polybus.core import records
+    from polybus.journal.recorder import records_are_compiled
 
-    if str(records.__file__).endswith(".py"):
+    if not records_are_compiled():
         return Finding(
             "core", WARN, "interpreted: correct, but slower", "install a C compiler and reinstall polybus"
         )

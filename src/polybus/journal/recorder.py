@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from polybus.core import records
 from polybus.core.actions import Observed
 from polybus.core.journal import Journal
 from polybus.core.model import Body
@@ -91,15 +92,21 @@ class PlainRecorder:
         return len(records), b"".join(records)
 
 
+def records_are_compiled() -> bool:
+    """Whether the records of the core are the structures that compiled code reads without asking."""
+    return not str(records.__file__).endswith(".py")
+
+
 def open_recorder(body_bytes: int, keeps_bodies: Callable[[bytes], bool] | None = None) -> Recorder:
     """The best recorder there is."""
     kind: Any = PlainRecorder
-    try:
-        from polybus.journal._recorder import CompiledRecorder
+    # Asked before the import: over interpreted records the compiled recorder would read what is not there.
+    if records_are_compiled():
+        try:
+            from polybus.journal._recorder import CompiledRecorder
 
-        kind = CompiledRecorder
-    except (ImportError, ValueError):
-        # There is none; or there is one, but the records of the core are interpreted, which it cannot read.
-        pass
+            kind = CompiledRecorder
+        except ImportError:
+            pass  # it alone was not compiled
     recorder: Recorder = kind(body_bytes, keeps_bodies)
     return recorder
