@@ -19,7 +19,7 @@ $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
 .PHONY: help setup demo test test-plain lint format types contracts conformance matrix bridge fuzz crash store-faults bench-broker \
-	bench-jobs bench-fanout bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes docs-check diagrams lock clean
+	bench-jobs bench-fanout bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes docs-check diagrams reference lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,12 +94,16 @@ idle-workers: $(STAMP) ## measure what thousands of idle workers cost
 idle-nodes: $(STAMP) ## measure what thousands of nodes cost that beat in datagrams
 	$(BIN)/python benchmarks/idle_nodes.py $(ARGS)
 
-docs-check: $(STAMP) ## check links and make targets named in the documents
+docs-check: $(STAMP) ## check links, targets, and that what is made from the code is current
 	$(BIN)/python scripts/docs_check.py
 	$(BIN)/python scripts/diagrams.py --check
+	$(BIN)/python scripts/reference.py --check
 
 diagrams: $(STAMP) ## draw the state diagrams from the tables
 	$(BIN)/python scripts/diagrams.py $(ARGS)
+
+reference: $(STAMP) ## write the reference of commands, settings and Python from the code
+	$(BIN)/python scripts/reference.py $(ARGS)
 
 lock: ## remake the lock files (ARGS=--upgrade for the newest versions)
 	$(COMPILE) pyproject.toml -o requirements.lock && $(COMPILE) --extra dev pyproject.toml -o requirements-dev.lock

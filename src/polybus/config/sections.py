@@ -22,8 +22,9 @@ QueuePattern = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    # Beyond loopback anyone who reaches the machine may call, offer and administer.
+    # Where ports are bound. Beyond loopback anyone who reaches the machine may call, offer and administer.
     host: str = "127.0.0.1"
+    # Where the store, the journal and, while it runs, endpoints.json are.
     data_dir: str = "var"
     # What other components call this broker.
     name: str = "polybus"
@@ -37,53 +38,77 @@ class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     pipe_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] = 16 * 1024 * 1024
     # Connections waiting to be accepted: thousands of workers reconnect at once after a restart.
     backlog: Count = 4096
-    # "compiled", "pyzmq", or empty: the fastest there is.
+    # What moves messages: "compiled", "pyzmq", or empty: the fastest there is.
     pump: str = ""
 
 
 class EbusSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Whether the dialect is spoken at all.
     enabled: bool = True
+    # Clients.
     frontend: Port = 5000
+    # Workers.
     backend: Port = 5001
+    # Where PUB sockets connect.
     publish: Port = 5002
+    # Where SUB sockets connect.
     subscribe: Port = 5003
+    # A PING after `heartbeat_s` of silence; a worker is lost after `liveness` times that.
     heartbeat_s: Seconds = 0.5
     liveness: Count = 5
+    # When a request is stale that does not say so itself.
     expiry_s: Seconds = 300.0
-    # EBUS has no word for it; upstream workers take whatever comes.
+    # Requests at once for a worker that names no credit: EBUS has no word for it, and upstream workers take
+    # whatever comes.
     worker_credit: Count = 100
+    # Send the document's form where the public implementation's is another.
     strict: bool = False
 
 
 class EmqpSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Whether the dialect is spoken at all.
     enabled: bool = True
+    # Clients and schedulers.
     clients: Port = 47291
+    # Workers.
     workers: Port = 47290
+    # Questions of eMQP's own tools; DISCONNECT here drains the broker.
     admin: Port = 47293
+    # PUBLISH messages.
     publish: Port = 47298
+    # Where SUB sockets connect.
     subscribe: Port = 47299
+    # How often the broker beats.
     heartbeat_s: Seconds = 3.0
+    # A worker is lost after a silence of `timeout_s` times `liveness`.
     timeout_s: Seconds = 5.0
     liveness: Count = 3
     # Jobs wait for a worker as long as it takes; 0 means that they never grow stale.
     expiry_s: SecondsOrNever = 0.0
+    # Where jobs go whose queue has no workers, if this one has some.
     default_queue: str = "default"
+    # Send the document's form where the public implementation's is another.
     strict: bool = False
 
 
 class MajordomoSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Whether the dialect is spoken at all.
     enabled: bool = True
+    # Either port takes either role, and all three dialects.
     clients: Port = 5555
     workers: Port = 5556
+    # How often heartbeats go; a worker that misses `liveness` of them is lost.
     heartbeat_s: Seconds = 2.5
     liveness: Count = 3
-    # The request-id draft leaves its frame 0 open.
+    # The request-id draft leaves its frame 0 open: what stands there, from clients and from workers.
     client_tag: Tag = "MDRC01"
     worker_tag: Tag = "MDRW01"
 
 
 class DbpSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Whether the dialect is spoken at all.
     enabled: bool = True
+    # Nodes and clients.
     port: Port = 5246
     # The UDP port for heartbeats; empty: the same number as `port`.
     udp: Port = ""
@@ -91,6 +116,7 @@ class DbpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     liveness: Annotated[int, Meta(ge=3, le=5)] = 4
     # Nodes that name no heartbeat are asked this often whether they are there; 0: never, they stay for ever.
     heartbeat_s: SecondsOrNever = 10.0
+    # Send the document's form where the public implementation's is another.
     strict: bool = False
 
 
@@ -111,7 +137,7 @@ class BeaconSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class JobsSettings(Struct, frozen=True, forbid_unknown_fields=True):
     # Without a store nothing survives the broker, so guarantees are refused.
     store: bool = True
-    # The pause before the first retry; each further one is twice as long, up to the largest.
+    # The pause before the first retry of a job; each further one is twice as long, up to the largest.
     backoff_s: Seconds = 1.0
     backoff_max_s: Seconds = 300.0
     # Pauses are this much longer or shorter by chance, so that what failed together is not tried together.
@@ -184,6 +210,7 @@ class BridgeSettings(Struct, frozen=True, forbid_unknown_fields=True):
     # Brokers that a message may pass; and requests that a peer may have here at once.
     max_hops: Annotated[int, Meta(ge=1, le=32)] = 8
     credit: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    # How often linked brokers beat; one that misses `liveness` of them is lost.
     heartbeat_s: Seconds = 1.0
     liveness: Count = 4
     # The pause before a lost link is dialled again; each further one is twice as long, up to the largest.
@@ -196,6 +223,7 @@ class BridgeSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdminSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Questions and orders of operators; everything that polybus' own commands ask.
     port: Port = 5240
 
 
