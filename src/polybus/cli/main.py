@@ -26,6 +26,7 @@ from polybus.cli import (
     top,
     topics,
     trace,
+    web,
     worker,
 )
 from polybus.cli.archive import ARCHIVE_EXAMPLES, archive
@@ -91,6 +92,7 @@ for panel, name, command, epilog in (
     (LOOK, "tap", operate.tap, operate.TAP_EXAMPLES),
     (LOOK, "top", top.top, top.TOP_EXAMPLES),
     (LOOK, "logs", logs.logs, logs.LOGS_EXAMPLES),
+    (LOOK, "web", web.web, web.WEB_EXAMPLES),
     (HISTORY, "trace", trace.trace, trace.TRACE_EXAMPLES),
     (HISTORY, "archive", archive, ARCHIVE_EXAMPLES),
     (ACT, "cancel", operate.cancel, operate.CANCEL_EXAMPLES),

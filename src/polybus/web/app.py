@@ -1,0 +1,66 @@
+"""The application: which address is answered by what."""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from polybus.web import api, streams
+from polybus.web.answers import ON_ERRORS
+from polybus.web.asking import Desk
+from polybus.web.guard import Guard, GuardMiddleware
+from polybus.web.live import Live
+from polybus.web.state import State
+
+STATIC: Final = Path(__file__).with_name("static")
+
+
+class Pages(StaticFiles):
+    """The files of the pages. Browsers keep them, and ask each time whether they are still the same."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.setdefault("cache-control", "no-cache")
+        return response
+
+
+def make_app(find: Callable[[], str], guard: Guard) -> Starlette:
+    """The dashboard; `find` says where the broker's admin socket is."""
+    # With nosniff, a browser runs no script that is called by another name.
+    mimetypes.add_type("text/javascript", ".js")
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        desk = Desk(find)
+        live = Live(desk)
+        app.state.polybus = State(live)
+        poller = asyncio.create_task(live.run())
+        try:
+            yield
+        finally:
+            poller.cancel()
+            await asyncio.gather(poller, return_exceptions=True)
+            await desk.close()
+
+    return Starlette(
+        routes=[
+            Route("/api/stream", streams.stream),
+            *api.ROUTES,
+            Mount("/api", Starlette(exception_handlers=ON_ERRORS)),
+            Mount("/", Pages(directory=STATIC, html=True)),
+        ],
+        middleware=[Middleware(GuardMiddleware, guard=guard)],
+        exception_handlers=ON_ERRORS,
+        lifespan=lifespan,
+    )
