@@ -20,9 +20,23 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "bridge"
 FAST: dict[str, object] = {"bridge.heartbeat_s": 0.25, "bridge.retry_max_s": 1.0, "bridge.topics": "weather"}
 
 
+_WORKING: list[tuple[Worker, threading.Thread]] = []
+
+
 def serve(broker: LiveBroker, port: str, dialect: str, **handlers: object) -> None:
     worker = Worker(handlers, broker[port], dialect)  # type: ignore[arg-type]
-    threading.Thread(target=worker.run, daemon=True).start()
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    _WORKING.append((worker, thread))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nobody_works_on() -> Iterator[None]:
+    """Workers that outlive their brokers would disturb tests that come later."""
+    yield
+    for worker, thread in _WORKING:
+        worker.stop()
+        thread.join(20)
 
 
 def echo(request: Request) -> bytes:
