@@ -26,6 +26,7 @@ from polybus.cli import (
     top,
     topics,
     trace,
+    up,
     web,
     worker,
 )
@@ -71,6 +72,7 @@ def paragraphs(text: str | None) -> str:
 
 for panel, name, command, epilog in (
     (FIRST, "demo", start.demo, start.DEMO_EXAMPLES),
+    (FIRST, "up", up.up, up.UP_EXAMPLES),
     (FIRST, "serve", start.serve, start.SERVE_EXAMPLES),
     (FIRST, "doctor", start.doctor, start.DOCTOR_EXAMPLES),
     (FIRST, "settings", start.settings, start.SETTINGS_EXAMPLES),

@@ -176,6 +176,7 @@ def _work(
     tables = tables or str((data_dir / "tables").absolute())
     say(f"starting Spark ({master}); journal {journal}, tables {tables}")
     spark = open_session(master, "polybus pipeline", settings)
+    say(f"Spark {spark.version} is up")
     from polybus.spark.pipeline import Pipeline
 
     progress = _Progress(json_)
