@@ -1,7 +1,12 @@
-"""Every file in examples/ runs against a broker and prints what it promises; a new one needs expectations."""
+"""Every program in examples/ runs against a broker and prints what it promises; a new one needs expectations.
+
+The one with two brokers is run by test_bridge.py, those that end in the tables of Spark by tests/spark.
+"""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from polybus.client.admin import AdminClient
-from support.commands import Served, environment, wait_until
+from support.commands import Served, environment, polybus, wait_until
 from support.programs import ADMIN, Program, peer_places
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
@@ -30,36 +35,38 @@ class Example(NamedTuple):
 
 
 EXAMPLES = (
-    Example("hello_client.py", (), ("hello world", "refused: rejected, whom shall I greet?"), "mdr"),
+    Example("hello/client.py", (), ("hello world", "refused: rejected, whom shall I greet?"), "mdr"),
     Example(
-        "hello_client.py",
+        "hello/client.py",
         ("--dialect", "emqp", "Ada", "Grace"),
         ("hello Ada", "hello Grace", "refused: rejected, whom shall I greet?"),
         "ebus",
     ),
     Example(
-        "streaming.py",
+        "majordomo/streaming.py",
         (),
         ("mdr: 0, 1, 2, that was all", "mdp2: 0, 1, 2, that was all", "ebus: that was all"),
     ),
-    Example("pubsub.py", (), ("ebus to emqp: weather.ebus sunny", "emqp to ebus: weather.emqp sunny")),
-    Example("raw_majordomo_client.py", (), ("mmi.service: 200", "hello from 2011"), "emqp"),
+    Example("ebus/topics.py", (), ("ebus to emqp: weather.ebus sunny", "emqp to ebus: weather.emqp sunny")),
+    Example("majordomo/client.py", (), ("mmi.service: 200", "hello from 2011"), "emqp"),
     Example(
-        "raw_majordomo_client.py",
+        "majordomo/client.py",
         ("nothing",),
-        ("mmi.service: 404", "nobody serves it; start examples/hello_service.py"),
+        ("mmi.service: 404", "nobody serves it; start examples/hello/service.py"),
     ),
-    Example("raw_emqp_client.py", (), ("receipt: REPLY for my job", "result: hello job for my job"), "mdp1"),
+    Example("emqp/client.py", (), ("receipt: REPLY for my job", "result: hello job for my job"), "mdp1"),
     Example(
-        "dbp_node.py",
+        "dbp/node.py",
         (),
         ("registration: approved", "catalog: tells the temperature", "answer: 21.5 degrees in Rome"),
     ),
     Example(
-        "async_client.py", (), ("20 answers, the last one CALL 19", "at the same time", "a-b-c", "given up")
+        "majordomo/asynchronous.py",
+        (),
+        ("20 answers, the last one CALL 19", "at the same time", "a-b-c", "given up"),
     ),
     Example(
-        "jobs.py",
+        "jobs/jobs.py",
         (),
         (
             "sent 'hello' to ada@example.org",
@@ -74,7 +81,7 @@ EXAMPLES = (
         queue="email",
     ),
     Example(
-        "logs.py",
+        "logs/logs.py",
         (),
         (
             "info: lab.probe: measuring ",
@@ -85,7 +92,7 @@ EXAMPLES = (
         ),
     ),
     Example(
-        "flows.py",
+        "jobs/flows.py",
         (),
         (
             "chain: 30",
@@ -99,9 +106,31 @@ EXAMPLES = (
         ),
         queue="default",
     ),
+    Example("ebus/peers.py", (), ("asked: REPLY id-1 HELLO", "asked again: REPLY id-1 HELLO", "runs: 1")),
+    Example("emqp/worker.py", (), ("job on reverse, headers reply-requested", "answer: stressed")),
+    Example("majordomo/worker.py", (), ("asked in mdp1", "asked in ebus", "asked in dbp")),
+    Example(
+        "schedules/schedules.py",
+        (),
+        (
+            "set: rome",
+            *["ran: measured.rome, attempt 1"] * 3,
+            "set: nightly 30 2 * * * Europe/Berlin",
+            "removed: True and again: False",
+        ),
+        queue="default",
+    ),
 )
 # Runs beside the others.
-SERVICE = "hello_service.py"
+SERVICE = "hello/service.py"
+# What another program imports, what test_bridge.py runs, and what tests/spark runs.
+ELSEWHERE = {
+    "ground_station/instrument.py",
+    "bridge/two_networks.py",
+    "ground_station/station.py",
+    "ground_station/tables.py",
+    "pipeline/queries.py",
+}
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +145,18 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 
 def test_every_example_has_an_expectation() -> None:
-    files = {path.name for path in FOLDER.glob("*.py")}
-    assert files == {SERVICE, *(example.file for example in EXAMPLES)}
+    files = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py")}
+    assert files == {SERVICE, *ELSEWHERE, *(example.file for example in EXAMPLES)}
+
+
+def test_every_folder_says_what_is_in_it() -> None:
+    folders = {
+        path.parent for path in FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert [str(folder) for folder in folders if not (folder / "README.md").exists()] == []
+    for folder in folders - {FOLDER}:
+        text = (folder / "README.md").read_text()
+        assert [path.name for path in folder.glob("*.py") if path.name not in text] == []
 
 
 @pytest.mark.parametrize(
@@ -145,8 +184,9 @@ def test_example(example: Example, places: dict[str, str], tmp_path: Path) -> No
 @contextmanager
 def working(example: Example, places: dict[str, str]) -> Iterator[None]:
     """Workers for the jobs of an example, until they are done."""
-    command = [sys.executable, "-m", "polybus", "worker", f"{Path(example.file).stem}:bus", "-c", "1"]
-    with AdminClient(places[ADMIN]) as admin, Program(command, FOLDER, environment(places)) as worker:
+    file = FOLDER / example.file
+    command = [sys.executable, "-m", "polybus", "worker", f"{file.stem}:bus", "-c", "1"]
+    with AdminClient(places[ADMIN]) as admin, Program(command, file.parent, environment(places)) as worker:
         worker.wait_for(lambda line: line.startswith("ready "))
         yield
         worker.ask_to_end()
@@ -161,3 +201,27 @@ def run(example: Example, places: dict[str, str], folder: Path) -> list[str]:
     ) as program:
         assert program.end(RUN_S) == 0, program.lines
         return program.lines
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here to ask")
+def test_the_units_of_systemd_can_be_read(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("polybus")
+    units = []
+    for unit in (FOLDER / "systemd").glob("*.service"):
+        units.append(str(tmp_path / unit.name))
+        text = unit.read_text().replace("/opt/polybus/bin/polybus", str(program))
+        # Whether there is such a user is a matter of the machine.
+        Path(units[-1]).write_text(text.replace("User=polybus\n", ""))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    mentioned = [line for line in (done.stdout + done.stderr).splitlines() if str(tmp_path) in line]
+    assert (len(units), done.returncode, mentioned) == (2, 0, [])
+
+
+@pytest.mark.parametrize("unit", sorted((FOLDER / "systemd").glob("*.service")), ids=lambda unit: unit.name)
+def test_the_units_use_options_that_exist(unit: Path) -> None:
+    (line,) = (line for line in unit.read_text().splitlines() if line.startswith("ExecStart="))
+    _, command, *words = line.split()
+    done = polybus(command, "--help", cwd=FOLDER)
+    assert [word for word in words if word.startswith("--") and word not in done.stdout.decode()] == []

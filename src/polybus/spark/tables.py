@@ -182,7 +182,9 @@ def read_table(tables: str, name: str, columns: Sequence[str] | None = None, fil
         return table.schema.empty_table().select(columns or table.schema.names)
     wanted = list(columns or table.schema.names)
     found = DeltaTable(uri).to_pyarrow_dataset(as_large_types=False).to_table(columns=wanted, filter=filters)
-    return found.cast(pa.schema([table.schema.field(name) for name in wanted]))
+    schema = pa.schema([table.schema.field(name) for name in wanted])
+    # Without rows there is not even an empty chunk, which Spark does not take.
+    return found.cast(schema) if found.num_rows else schema.empty_table()
 
 
 def has_tables(tables: str) -> bool:

@@ -1,7 +1,7 @@
-"""Calls the service of `hello_service.py`, in any dialect, whatever dialect the service speaks.
+"""Calls the service of `examples/hello/service.py`, in any dialect, whatever dialect the service speaks.
 
-    python examples/hello_client.py
-    python examples/hello_client.py --dialect emqp Ada Grace
+    python examples/hello/client.py
+    python examples/hello/client.py --dialect emqp Ada Grace
 
 Where the broker is: POLYBUS_MDR_CLIENT (POLYBUS_EMQP_CLIENT, …), else the dialect's default port on this
 machine.
@@ -29,7 +29,7 @@ def main() -> None:
         except RequestFailed as failure:
             print(f"refused: {failure.code}, {failure.detail}")
         except RequestTimeout as failure:
-            print(f"{failure} Start examples/hello_service.py.")
+            print(f"{failure} Start examples/hello/service.py.")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A Majordomo client of 2011 (MDP/0.1, ZeroMQ RFC 7), with pyzmq and nothing else.
 
-    python examples/raw_majordomo_client.py [SERVICE [BODY]]
+    python examples/majordomo/client.py [SERVICE [BODY]]
 
-It knows nothing of polybus, and calls a service of any dialect: start `hello_service.py --dialect emqp`.
+It knows nothing of polybus, and calls a service of any dialect: `examples/hello/service.py --dialect emqp`.
 Where the broker is: POLYBUS_MDP1_CLIENT, else port 5555 on this machine.
 """
 
@@ -37,7 +37,7 @@ def main() -> None:
         if code == b"200":
             print(call(socket, service, body).decode())
         else:
-            print("nobody serves it; start examples/hello_service.py")
+            print("nobody serves it; start examples/hello/service.py")
 
 
 if __name__ == "__main__":

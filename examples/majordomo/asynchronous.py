@@ -1,6 +1,6 @@
 """asyncio on both ends: a worker whose handlers are coroutines, and a client that waits for many answers.
 
-python examples/async_client.py
+python examples/majordomo/asynchronous.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A node of the catalog in frames (DBP), with pyzmq and nothing else: it registers, is found, and is called.
 
-    python examples/dbp_node.py
+    python examples/dbp/node.py
 
 The node keeps its DEALER and gets its calls on it.  The client is a REQ socket that looks the node up in the
 catalog and then calls it through the broker.  Where the broker is: POLYBUS_DBP_WORKER and POLYBUS_DBP_CLIENT,

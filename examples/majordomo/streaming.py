@@ -1,6 +1,6 @@
 """An answer in pieces: a service that counts, and clients of three dialects that listen.
 
-    python examples/streaming.py
+    python examples/majordomo/streaming.py
 
 MDR and MDP/0.2 have partial replies.  EBUS has not: its client gets the end of the answer and nothing else.
 """

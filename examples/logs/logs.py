@@ -1,6 +1,6 @@
 """Logs on the bus: a program that only uses Python's logging, and one that reads what it said.
 
-    python examples/logs.py
+    python examples/logs/logs.py
 
 The handler sends each record as a publication of log/LEVEL/NODE; the broker keeps them, warnings longer than
 the rest.  Anybody reads them by calling the service polybus.logs, in any dialect, or with `polybus logs`.

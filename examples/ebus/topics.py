@@ -1,6 +1,6 @@
 """Topics across dialects: what is published in one arrives in the other.
 
-    python examples/pubsub.py
+    python examples/ebus/topics.py
 
 A subscriber gets what is published after it has joined, and nothing tells a publisher when that was.  So this
 program publishes until the first message has arrived.  A program that must not miss anything asks a service

@@ -1,7 +1,7 @@
 """A service that greets. Runs until Ctrl-C, or until `--requests` were handled.
 
-    python examples/hello_service.py
-    python examples/hello_service.py --dialect ebus
+    python examples/hello/service.py
+    python examples/hello/service.py --dialect ebus
 
 Where the broker is: POLYBUS_MDR_WORKER (POLYBUS_EBUS_WORKER, …), else the dialect's default port on this
 machine.

@@ -1,6 +1,6 @@
 """An EventMQ client in frames (eMQP/1.0), with pyzmq and nothing else.
 
-    python examples/raw_emqp_client.py [QUEUE [BODY]]
+    python examples/emqp/client.py [QUEUE [BODY]]
 
 It sends a job and hears of it twice: a receipt as soon as the broker has the job, and, because it asks for it
 with `reply-requested`, the result.  Where the broker is: POLYBUS_EMQP_CLIENT, else port 47291 here.
