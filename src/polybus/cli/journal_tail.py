@@ -16,6 +16,7 @@ from rich.text import Text
 from polybus.cli import tap
 from polybus.cli.output import print_json, say
 from polybus.errors import JournalMoved
+from polybus.journal.telling import json_row
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -74,20 +75,6 @@ class Printer:
 
     def remark(self, text: str) -> None:
         say(text)
-
-
-def json_row(row: dict[str, Any], bodies: bool) -> dict[str, Any]:
-    """A row for programs: without what it does not have, times in ISO 8601, bodies in base64."""
-    found: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, datetime):
-            found[name] = value.isoformat()
-        elif name == "body":
-            if bodies and value is not None:
-                found["body_base64"] = [base64.b64encode(frame).decode() for frame in value]
-        elif value is not None:
-            found[name] = value
-    return found
 
 
 def record_of(row: dict[str, Any], bodies: bool) -> dict[str, Any]:

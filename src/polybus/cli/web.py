@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -39,8 +41,13 @@ def web(
         ),
     ] = "",
     journal: Annotated[
-        Path | None,
-        typer.Option("--journal", metavar="DIR", help="The journal, if it is not in the data directory."),
+        list[Path] | None,
+        typer.Option(
+            "--journal",
+            metavar="DIR",
+            help="The journal for traces, if it is not in the data directory; repeat it for brokers that are "
+            "joined by bridges.",
+        ),
     ] = None,
     token: Annotated[
         str,
@@ -71,7 +78,11 @@ def web(
     whoever wants to retry, cancel or drop something needs the token, which is in the address that is printed.
     """
     require_web()
-    from polybus.cli.find import admin_place
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # From the first moment on: whoever stops it while it starts wants the same.
+        signal.signal(number, lambda *_: sys.exit(0))
+    from polybus import config
+    from polybus.cli.find import admin_place, config_path
     from polybus.cli.output import say
     from polybus.web.app import make_app
     from polybus.web.guard import Guard, is_any
@@ -93,7 +104,9 @@ def web(
         # What is kept in a file is not for whoever reads our output.
         print(f"ready dashboard={address}" + ("" if is_kept else f"?token={secret}"), flush=True)
 
-    app = make_app(lambda: admin_place(admin, data_dir), guard)
+    home = data_dir or Path(config.load(config_path()).broker.data_dir)
+    place = tables or str(home / "tables")
+    app = make_app(lambda: admin_place(admin, data_dir), guard, place, journal or [home])
     serve(app, listener, ready)
 
 

@@ -52,6 +52,8 @@ class JobsQuestion(Struct):
 class DeadQuestion(Struct):
     service: str = ""
     limit: Limit = 100
+    # The token of the last one that was seen: those after it are told.
+    after: str = ""
 
 
 class JobQuestion(Struct):
@@ -178,7 +180,7 @@ class JobDesk:
         def told(letters: Any, later: Later) -> None:
             later.give([job_views.dead_line(letter) for letter in letters])
 
-        return self._ask(lambda store: store.dead(asked.limit, asked.service), told)
+        return self._ask(lambda store: store.dead(asked.limit, asked.service, asked.after.encode()), told)
 
     # -- orders ---------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -12,14 +12,15 @@ from typing import Final
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from polybus.web import api, streams
+from polybus.web import api, history, streams
 from polybus.web.answers import ON_ERRORS
 from polybus.web.asking import Desk
 from polybus.web.guard import Guard, GuardMiddleware
+from polybus.web.history import History
 from polybus.web.live import Live
 from polybus.web.state import State
 
@@ -35,7 +36,7 @@ class Pages(StaticFiles):
         return response
 
 
-def make_app(find: Callable[[], str], guard: Guard) -> Starlette:
+def make_app(find: Callable[[], str], guard: Guard, tables: str, journals: Sequence[Path]) -> Starlette:
     """The dashboard; `find` says where the broker's admin socket is."""
     # With nosniff, a browser runs no script that is called by another name.
     mimetypes.add_type("text/javascript", ".js")
@@ -44,7 +45,8 @@ def make_app(find: Callable[[], str], guard: Guard) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         desk = Desk(find)
         live = Live(desk)
-        app.state.polybus = State(live)
+        past = History(tables, journals)
+        app.state.polybus = State(live, past)
         poller = asyncio.create_task(live.run())
         try:
             yield
@@ -52,10 +54,13 @@ def make_app(find: Callable[[], str], guard: Guard) -> Starlette:
             poller.cancel()
             await asyncio.gather(poller, return_exceptions=True)
             await desk.close()
+            past.close()
 
     return Starlette(
         routes=[
-            Route("/api/stream", streams.stream),
+            # Before the questions, of which some take everything that begins as they do.
+            *streams.ROUTES,
+            *history.ROUTES,
             *api.ROUTES,
             Mount("/api", Starlette(exception_handlers=ON_ERRORS)),
             Mount("/", Pages(directory=STATIC, html=True)),

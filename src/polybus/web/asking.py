@@ -45,7 +45,7 @@ class Desk:
     `find` says where the broker is, and is asked again when nobody answers: it may have moved."""
 
     def __init__(self, find: Callable[[], str]) -> None:
-        self._find = find
+        self.find: Final = find
         self.endpoint = ""
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
@@ -89,7 +89,7 @@ class Desk:
     def _connected(self) -> zmq.asyncio.Socket:
         if self._socket is not None:
             return self._socket
-        endpoint = self._find()
+        endpoint = self.find()
         socket = open_socket(self.context(), endpoint)
         self.endpoint, self._socket = endpoint, socket
         self._listener = asyncio.get_running_loop().create_task(self._listen(socket))
@@ -102,7 +102,7 @@ class Desk:
 
     def _disconnect_if_moved(self) -> None:
         with contextlib.suppress(PolybusError):
-            if self._find() != self.endpoint:
+            if self.find() != self.endpoint:
                 self._disconnect()
 
     def _disconnect(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import msgspec
@@ -160,7 +160,7 @@ class Live:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def follow(self) -> AsyncIterator[bytes]:
+    async def follow(self) -> AsyncGenerator[bytes, None]:
         """Events for one viewer, as they come. One that reads slowly misses some, and gets the newest."""
         self.viewers += 1
         seen = self._looks
