@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from polybus.journal.columns import SCHEMA
+from polybus.journal.segment import SegmentWriter
 
 ROWS: Final = 100_000
 EVENTS_PER_S: Final = 2_000
@@ -174,7 +174,8 @@ class Generator:
             folder = self._folder / f"date={date}" / f"hour={number}"
             folder.mkdir(parents=True, exist_ok=True)
             part = table.filter(pc.equal(hours, hour))
-            pq.write_table(part, folder / name, compression="zstd", compression_level=3)
+            with (folder / name).open("wb") as file, SegmentWriter(file) as writer:
+                writer.write(part)
 
 
 def _table(row: Columns) -> pa.Table:

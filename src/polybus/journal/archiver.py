@@ -17,12 +17,11 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from polybus.errors import JournalDamaged
@@ -41,6 +40,7 @@ from polybus.journal.log import (
     sync_folder,
 )
 from polybus.journal.record import Row, write_row
+from polybus.journal.segment import SegmentWriter
 
 SEGMENTS: Final = "segments"
 OPEN_LOGS: Final = "open"
@@ -50,18 +50,6 @@ STATE: Final = log.STATE
 SEGMENT_ROWS: Final = 100_000
 SEGMENT_BYTES: Final = 256 * 1024 * 1024
 HOUR_US: Final = 3_600_000_000
-# Columns whose values repeat. For others a dictionary costs time, and segments become three times as large.
-REPEATED: Final = [
-    *("broker", "life", "what", "service", "reason", "attempt", "size", "body_size"),
-    *("client", "client_dialect", "client_link", "worker", "worker_dialect", "worker_link"),
-]
-# How segments are written; readers look at the checksums.
-WRITING: Final[Any] = {
-    "compression": "zstd",
-    "compression_level": 3,
-    "use_dictionary": REPEATED,
-    "write_page_checksum": True,
-}
 # Lives of brokers whose next number is remembered.
 LIVES: Final = 100
 
@@ -223,7 +211,8 @@ class Archiver:
             path = folder / f"{name}.parquet"
             hidden = folder / f".{name}.parquet"
             with hidden.open("wb") as file:
-                pq.write_table(part, file, **WRITING)
+                with SegmentWriter(file) as writer:
+                    writer.write(part)
                 file.flush()
                 os.fsync(file.fileno())
             hidden.rename(path)

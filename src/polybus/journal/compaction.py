@@ -16,23 +16,24 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from polybus.journal.archiver import SEGMENTS, WRITING, read_note, write_note
+from polybus.journal.archiver import SEGMENTS, read_note, write_note
 from polybus.journal.columns import SCHEMA
 from polybus.journal.log import make_folder, sync_folder
 from polybus.journal.retention import COMPACTED, Readers, first_number, hour_folders, is_within, ranges_of
+from polybus.journal.segment import SegmentWriter
 
 INTENT: Final = "compaction.json"
 # Smaller segments than this are worth joining, up to so much in one file: Spark reads files of some
 # ten megabytes best, and a turn must not keep new logs waiting for long.
 SMALL_BYTES: Final = 2 * 1024 * 1024
 FILE_BYTES: Final = 32 * 1024 * 1024
-GROUP_ROWS: Final = 100_000
+SECTION_ROWS: Final = 100_000
 _SEGMENT: Final = re.compile(r"\d+-[0-9a-f]+\.parquet")
 
 
@@ -175,10 +176,9 @@ class Compactor:
         self._intent.unlink()
         return path, rows
 
-    def _join(self, group: list[Path], file: object, damage: list[str]) -> int | None:
-        rows = 0
+    def _join(self, group: list[Path], file: IO[bytes], damage: list[str]) -> int | None:
         waiting: list[pa.Table] = []
-        with pq.ParquetWriter(file, SCHEMA, **WRITING) as writer:
+        with SegmentWriter(file) as writer:
             for path in group:
                 try:
                     source = pq.ParquetFile(path, page_checksum_verification=True)
@@ -187,14 +187,13 @@ class Compactor:
                     damage.append(f"{path}: the segment cannot be read: {str(error).splitlines()[0]}")
                     self._unreadable.add(path.name)
                     return None
-                rows += table.num_rows
                 waiting.append(table)
-                if sum(one.num_rows for one in waiting) >= GROUP_ROWS:
-                    writer.write_table(pa.concat_tables(waiting))
+                if sum(one.num_rows for one in waiting) >= SECTION_ROWS:
+                    writer.write(pa.concat_tables(waiting))
                     waiting = []
             if waiting:
-                writer.write_table(pa.concat_tables(waiting))
-        return rows
+                writer.write(pa.concat_tables(waiting))
+        return writer.rows
 
 
 def segments_in(folder: Path) -> list[Path]:

@@ -30,6 +30,7 @@ from polybus.journal.batches import tables_in
 from polybus.journal.columns import SCHEMA, STAMP, to_table
 from polybus.journal.log import FINISHED, OPEN, Batch, Damage, LogHead, log_files, parse_head, split_batches
 from polybus.journal.record import Row, write_row
+from polybus.journal.segment import in_order, sections
 
 COMPACTED: Final = "compacted"
 FOLDER: Final = "journal"
@@ -37,13 +38,13 @@ FOLDER: Final = "journal"
 HELD: Final = 400
 # How often files are listed anew because the archiver was at work.
 TRIES: Final = 50
-BATCH_ROWS: Final = 64 * 1024
 _HOUR: Final = re.compile(r"date=(\d{4}-\d{2}-\d{2})/hour=(\d{2})$")
 _LANDED: Final = re.compile(r"(\d+)-[0-9a-f]+\.parquet")
 _MERGED: Final = re.compile(r"(\d+)-(\d+)-[0-9a-f]+\.parquet")
-_CHECKED: Final = ds.ParquetFileFormat(
-    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-)
+_LOOK: Final = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+_CHECKED: Final = ds.ParquetFileFormat(default_fragment_scan_options=_LOOK)
+# What is needed to put rows in order.
+_ORDER: Final = ("life", "seq", "at")
 Told = Callable[[str], None]
 
 
@@ -242,22 +243,18 @@ def read_segment(
     told: Told,
     is_rare: bool = False,
 ) -> Iterator[pa.Table]:
-    """The rows of a segment, with every checksum looked at."""
+    """The rows of a segment in the order of their numbers, with every checksum looked at."""
+    wanted = None if columns is None else list(dict.fromkeys([*columns, *_ORDER]))
     try:
         data = ds.dataset(path, schema=SCHEMA, format=_CHECKED)
         if is_rare and not data.count_rows(filter=where):
             return
-        # Few at a time: bodies may be large.
-        scan = data.scanner(
-            filter=where,
-            columns=None if columns is None else list(columns),
-            batch_size=BATCH_ROWS,
-            batch_readahead=4,
-            fragment_readahead=1,
-        )
-        for batch in scan.to_batches():
-            if batch.num_rows:
-                yield pa.Table.from_batches([batch])
+        (whole,) = data.get_fragments()
+        for groups in sections(whole.metadata):
+            part = whole.subset(row_group_ids=list(groups), schema=SCHEMA)
+            found = part.to_table(SCHEMA, filter=where, columns=wanted, fragment_scan_options=_LOOK)
+            if found.num_rows:
+                yield in_order(found) if columns is None else in_order(found).select(list(columns))
     except FileNotFoundError:
         raise JournalMoved(path) from None
     except (OSError, pa.ArrowException) as error:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from polybus.errors import ConfigError
-from polybus.journal import archiver as archiver_module
 from polybus.journal import lock
 from polybus.journal.archive import TIDY_S, Archive, Keep, main, run
 from polybus.journal.archiver import SEGMENTS, Archiver
@@ -112,7 +112,7 @@ def test_a_full_disk_is_told_once_and_tried_again(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(archiver_module.pq, "write_table", refuse)
+        patch.setattr(pq.ParquetWriter, "write_table", refuse)
         assert not told.work()
         assert not told.work()
         assert "No space left" in read_progress(tmp_path).trouble

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
-from polybus.journal import archiver as archiver_module
 from polybus.journal.archiver import OPEN_LOGS, SEGMENTS, Archiver, Report
 from polybus.journal.log import FINISHED, OPEN, LogHead, log_files, log_path, write_batch, write_head
 from polybus.journal.record import Row, write_row
@@ -159,7 +159,7 @@ def _archive_with_a_kill(journal: Path, after: int, monkeypatch: pytest.MonkeyPa
         patch.setattr(Path, "rename", dying(Path.rename))
         patch.setattr(Path, "unlink", dying(Path.unlink))
         patch.setattr(os, "fsync", dying(os.fsync))
-        patch.setattr(archiver_module.pq, "write_table", dying(archiver_module.pq.write_table))
+        patch.setattr(pq.ParquetWriter, "write_table", dying(pq.ParquetWriter.write_table))
         try:
             archive(journal)
         except Killed:

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from polybus.errors import JournalMissing, JournalMoved
-from polybus.journal import archiver as archiver_module
 from polybus.journal import reader
 from polybus.journal.archiver import SEGMENTS
 from polybus.journal.log import OPEN
@@ -110,7 +109,7 @@ def test_once_at_every_step_of_the_archiver(tmp_path: Path, monkeypatch: pytest.
                 (Path, "rename"),
                 (Path, "unlink"),
                 (os, "fsync"),
-                (archiver_module.pq, "write_table"),
+                (pq.ParquetWriter, "write_table"),
             ):
                 patch.setattr(owner, name, dying(getattr(owner, name)))
             try:

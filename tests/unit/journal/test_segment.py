@@ -1,0 +1,87 @@
+"""The layout of segments: little has to be read, and rows come in order all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from polybus.journal import segment
+from polybus.journal.columns import SCHEMA, to_table
+from polybus.journal.log import LogHead
+from polybus.journal.reader import read_segment
+from polybus.journal.record import Row, write_row
+from polybus.journal.segment import SegmentWriter, sections
+from support.journals import NOON_US
+
+WHATS = ("accepted", "published", "dispatched", "replied", "log", "failed")
+
+
+def rows(count: int, life: str = "one", first: int = 1) -> pa.Table:
+    records = [write_row(Row(WHATS[n % len(WHATS)], NOON_US + first + n)) for n in range(count)]
+    return to_table(LogHead("bus", life, 1, 0.0), first, count, b"".join(records))
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "LARGE", 60)
+
+
+def written(path: Path, *tables: pa.Table) -> Path:
+    with path.open("wb") as file, SegmentWriter(file) as writer:
+        for table in tables:
+            writer.write(table)
+    assert writer.rows == sum(table.num_rows for table in tables)
+    return path
+
+
+def read(path: Path, where: pc.Expression | None = None, columns: list[str] | None = None) -> list[pa.Table]:
+    def damage(what: str) -> None:
+        raise AssertionError(what)
+
+    return list(read_segment(path, where, columns, damage))
+
+
+def test_each_use_has_a_row_group_of_its_own(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", rows(60))
+    file = pq.ParquetFile(path)
+    found = [set(file.read_row_group(n, ["what"])["what"].to_pylist()) for n in range(file.num_row_groups)]
+    assert found == [{"replied", "failed"}, {"accepted", "dispatched"}, {"published"}, {"log"}]
+    assert sections(file.metadata) == [range(4)]
+
+
+def test_a_small_section_is_one_row_group(tmp_path: Path) -> None:
+    assert pq.ParquetFile(written(tmp_path / "a.parquet", rows(59))).num_row_groups == 1
+
+
+def test_rows_come_in_order_section_by_section(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", rows(60), rows(10, first=61), rows(80, first=71))
+    tables = read(path)
+    assert [table.num_rows for table in tables] == [60, 10, 80]
+    assert pa.concat_tables(tables)["seq"].to_pylist() == list(range(1, 151))
+    assert pa.concat_tables(tables).schema.equals(SCHEMA)
+
+
+def test_lives_follow_one_another(tmp_path: Path) -> None:
+    later = rows(60, life="a later one", first=1000)
+    path = written(tmp_path / "a.parquet", pa.concat_tables([later, rows(70)]))
+    (table,) = read(path)
+    assert table["life"].to_pylist() == ["one"] * 70 + ["a later one"] * 60
+    assert table["seq"].to_pylist() == [*range(1, 71), *range(1000, 1060)]
+
+
+def test_some_rows_and_some_columns(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", rows(60), rows(60, first=61))
+    where = pc.field("what").isin(["replied", "published"])
+    tables = read(path, where, ["what"])
+    assert [table.column_names for table in tables] == [["what"], ["what"]]
+    assert pa.concat_tables(tables)["what"].to_pylist() == ["published", "replied"] * 20
+
+
+def test_files_of_before_have_a_section_for_each_row_group(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(rows(30), path, row_group_size=10)
+    assert [table["seq"][0].as_py() for table in read(path)] == [1, 11, 21]
