@@ -11,10 +11,12 @@ const LONGEST_PAUSE_S = 5;
 const SILENT_S = 40;
 
 export class ApiError extends Error {
-  constructor(status, message, next = "") {
+  constructor(status, message, next = "", answer = {}) {
     super(message);
     this.status = status;
     this.next = next;
+    // All that was answered.
+    this.answer = answer;
   }
 }
 

@@ -28,23 +28,21 @@ export class Spark {
     this.element = h("div", { class: "spark" }, this.svg);
   }
 
-  /** Values of the last minutes, the newest last; null where nothing is known. */
-  update(values, most, write) {
-    const known = values.filter((value) => value !== null && value !== undefined);
-    const top = Math.max(...known, 0) * 1.1 || 1;
-    const step = WIDTH / (most - 1);
-    const begin = WIDTH - (values.length - 1) * step;
-    const points = values.map((value, index) =>
-      value === null || value === undefined ? null : [begin + index * step, HEIGHT - (value / top) * HEIGHT],
-    );
-    attribute(this.path, "d", lineOf(points));
-    attribute(this.area, "d", areaOf(points));
-    if (known.length)
-      attribute(
-        this.svg,
-        "aria-label",
-        `${this.label}: now ${write(known[known.length - 1])}, at most ${write(Math.max(...known))}`,
-      );
+  /** Points of the last minutes; null where nothing is known. */
+  update(points, pick, begin, end, write) {
+    const known = points.filter((point) => point && pick(point) !== null && pick(point) !== undefined);
+    const most = Math.max(...known.map(pick), 0);
+    const top = most * 1.1 || 1;
+    const drawn = points.map((point) => {
+      const value = point ? pick(point) : null;
+      if (value === null || value === undefined) return null;
+      return [((point.at - begin) / (end - begin)) * WIDTH, HEIGHT - (value / top) * HEIGHT];
+    });
+    attribute(this.path, "d", lineOf(drawn));
+    attribute(this.area, "d", areaOf(drawn));
+    if (!known.length) return;
+    const now = write(pick(known[known.length - 1]));
+    attribute(this.svg, "aria-label", `${this.label}: now ${now}, at most ${write(most)}`);
   }
 }
 

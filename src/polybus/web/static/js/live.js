@@ -7,8 +7,10 @@ import { follow } from "./api.js";
 import { difference, merge, percentiles } from "./latency.js";
 
 // Five minutes, a point a second.
-export const MOST_POINTS = 300;
-export const KEPT_S = 300;
+const MOST_POINTS = 300;
+const KEPT_S = 300;
+// A page that was just opened shows its first minute.
+const LEAST_S = 60;
 const WINDOW = 10;
 const FRACTIONS = [0.5, 0.95, 0.99];
 // After such a pause lines are not drawn through.
@@ -30,6 +32,13 @@ export const live = {
 const listeners = new Set();
 let before = null;
 let windows = new Map();
+
+/** From when to when drawings reach: all that is known, at least a minute. */
+export function period() {
+  const end = live.look.at;
+  const first = live.points.find(Boolean)?.at ?? end;
+  return [Math.max(end - KEPT_S, Math.min(first, end - LEAST_S)), end];
+}
 
 /** Be told of each look and of each change of the connection; gives the function that ends it. */
 export function watch(listen) {

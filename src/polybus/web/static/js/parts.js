@@ -1,6 +1,6 @@
 // Parts that several views are made of.
 
-import { bytesOf, hexdump, moment, NOTHING, size, span, textOf } from "./format.js";
+import { bytesOf, hexdump, NOTHING, size, textOf } from "./format.js";
 import { attribute, h, put, say } from "./dom.js";
 
 const KINDS = {
@@ -75,20 +75,21 @@ export function heading(title, subtitle, ...beside) {
 }
 
 /** A box that narrows a list; `/` goes to it. */
-export function filterBox(label, onInput, value = "") {
+export function filterBox(label, onInput, event = "input") {
+  const input = h("input", {
+    type: "search",
+    placeholder: label,
+    data: { filter: "" },
+    autocomplete: "off",
+    spellcheck: "false",
+    [event]: (happened) => onInput(happened.target.value),
+  });
   return h(
     "label",
     { class: "filter" },
     h("span", { class: "hidden" }, label),
-    h("input", {
-      type: "search",
-      placeholder: `${label} ( / )`,
-      value,
-      data: { filter: "" },
-      autocomplete: "off",
-      spellcheck: "false",
-      input: (event) => onInput(event.target.value),
-    }),
+    input,
+    h("kbd", { "aria-hidden": "true" }, "/"),
   );
 }
 
@@ -108,19 +109,27 @@ export function button(text, onClick, kind = "") {
   return h("button", { type: "button", class: `button ${kind}`.trim(), click: onClick }, text);
 }
 
-/** Names and values; a value may be a node. */
+/** Names and values; a value may be a node. What has no value is left out. */
 export function facts(pairs) {
+  const known = pairs.filter(
+    ([, value]) => value !== null && value !== undefined && value !== "" && value !== NOTHING,
+  );
   return h(
     "dl",
     { class: "facts" },
-    pairs.map(([name, value, key]) =>
-      h(
-        "div",
-        { data: key ? { fact: key } : {} },
-        h("dt", {}, name),
-        h("dd", {}, value === null || value === undefined || value === "" ? NOTHING : value),
-      ),
+    known.map(([name, value, key]) =>
+      h("div", { data: key ? { fact: key } : {} }, h("dt", {}, name), h("dd", {}, value)),
     ),
+  );
+}
+
+/** What is not there, and what makes it. */
+export function absent(error) {
+  return h(
+    "p",
+    { class: "nothing" },
+    `${sentence(error.message)}.`,
+    error.next ? ` ${sentence(error.next)}.` : "",
   );
 }
 
@@ -276,13 +285,4 @@ export class Feed {
           : "",
     );
   }
-}
-
-export function since(at) {
-  return h("time", { title: moment(at) }, moment(at));
-}
-
-export function heartbeat(row) {
-  const quiet = row.missed_beats > 0 || row.late;
-  return h("span", { class: quiet ? "amber" : "" }, span(row.silent_s));
 }

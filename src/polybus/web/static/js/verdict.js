@@ -8,6 +8,8 @@ const OLD_S = 5;
 const FAILING = 0.01;
 const ARCHIVE_BEHIND_S = 60;
 const TABLES_BEHIND_S = 600;
+// So many dead letters are asked for; of more it is only known that they are more.
+export const MOST_DEAD = 200;
 // More remarks than these nobody reads.
 const MOST = 7;
 
@@ -21,13 +23,11 @@ export function verdict(live, { status, pipeline, dead }) {
       remarks: [],
     };
   const remarks = [...ofServices(live), ...ofTotals(live.look), ...ofStatus(status), ...ofPipeline(pipeline)];
-  if (dead?.length)
-    remarks.push(
-      warn(
-        `${dead.length >= 1000 ? "1,000 or more dead letters wait" : plural(dead.length, "dead letter waits", "dead letters wait")} for somebody to look at`,
-        "dead",
-      ),
-    );
+  if (dead?.length) {
+    const count = dead.length >= MOST_DEAD ? `${MOST_DEAD} or more dead letters wait` : "";
+    const words = count || plural(dead.length, "dead letter waits", "dead letters wait");
+    remarks.push(warn(`${words} for somebody to look at`, "dead"));
+  }
   const isBad = remarks.some((remark) => remark.kind === "bad");
   remarks.sort((one, other) => (one.kind === other.kind ? 0 : one.kind === "bad" ? -1 : 1));
   if (!remarks.length) return { state: "good", title: "All is well", remarks };

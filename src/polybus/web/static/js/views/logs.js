@@ -3,7 +3,7 @@
 import { address, follow, get } from "../api.js";
 import { h, put } from "../dom.js";
 import { clock, moment } from "../format.js";
-import { badge, button, card, choice, Feed, heading, trouble } from "../parts.js";
+import { badge, button, card, choice, Feed, filterBox, heading, trouble } from "../parts.js";
 
 const LEVELS = ["debug", "info", "warning", "error", "critical"];
 const KEPT = 500;
@@ -25,21 +25,13 @@ export default function logs(root) {
     pause.textContent = feed.paused ? "Go on" : "Pause";
     pause.setAttribute("aria-pressed", String(feed.paused));
   });
-  const node = h(
-    "label",
-    { class: "filter" },
-    h("span", { class: "hidden" }, "Node"),
-    h("input", {
-      type: "search",
-      placeholder: "Node, or probe* ( / )",
-      autocomplete: "off",
-      spellcheck: "false",
-      data: { filter: "" },
-      change: (event) => {
-        asked.node = event.target.value.trim();
-        begin();
-      },
-    }),
+  const node = filterBox(
+    "Node, or probe*",
+    (value) => {
+      asked.node = value.trim();
+      begin();
+    },
+    "change",
   );
   put(
     root,

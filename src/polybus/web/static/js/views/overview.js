@@ -4,14 +4,23 @@ import { get } from "../api.js";
 import { Chart, legend, Spark } from "../charts.js";
 import { every, h, link, put, route } from "../dom.js";
 import { exact, number, plural, rate, span, took } from "../format.js";
-import { KEPT_S, live, MOST_POINTS, watch } from "../live.js";
+import { live, period, watch } from "../live.js";
 import { card, heading, Tile } from "../parts.js";
 import { Table } from "../table.js";
 import { serviceColumns } from "./services.js";
-import { verdict } from "../verdict.js";
+import { MOST_DEAD, verdict } from "../verdict.js";
 
 const LISTED = 8;
 const WITHIN_S = 60;
+const DRAWN = [
+  ["requests", "accepted_per_s", rate],
+  ["published", "published_per_s", rate],
+  ["latency", "p95_s", took],
+  ["failing", "failing_per_s", rate],
+  ["unanswered", "requests", number],
+  ["queued", "queued", number],
+  ["workers", "workers", number],
+];
 
 export default function overview(root) {
   const facts = { status: null, pipeline: null, dead: null };
@@ -174,16 +183,12 @@ export default function overview(root) {
       look.workers_late ? "warn" : "",
     );
     history(tiles.history, facts);
-    const line = (name) => live.points.map((point) => (point ? point[name] : null));
-    sparks.requests.update(line("accepted_per_s"), MOST_POINTS, rate);
-    sparks.published.update(line("published_per_s"), MOST_POINTS, rate);
-    sparks.latency.update(line("p95_s"), MOST_POINTS, took);
-    sparks.failing.update(line("failing_per_s"), MOST_POINTS, rate);
-    sparks.unanswered.update(line("requests"), MOST_POINTS, number);
-    sparks.queued.update(line("queued"), MOST_POINTS, number);
-    sparks.workers.update(line("workers"), MOST_POINTS, number);
-    much.update(live.points, look.at - KEPT_S, look.at);
-    fast.update(live.points, look.at - KEPT_S, look.at, "Nobody asked for anything yet.");
+    const [begin, end] = period();
+    for (const [name, field, write] of DRAWN) {
+      sparks[name].update(live.points, (point) => point[field], begin, end, write);
+    }
+    much.update(live.points, begin, end);
+    fast.update(live.points, begin, end, "Nobody asked for anything yet.");
     slow.update(
       [...look.services].filter((row) => row.p95_s !== null).sort((one, other) => other.p95_s - one.p95_s),
     );
@@ -201,7 +206,7 @@ export default function overview(root) {
     watch(draw),
     every(5, ask("status", "/api/status")),
     every(15, ask("pipeline", "/api/pipeline")),
-    every(10, ask("dead", "/api/dead", { limit: 1000 })),
+    every(10, ask("dead", "/api/dead", { limit: MOST_DEAD })),
   ];
   return () => ends.forEach((end) => end());
 }

@@ -4,8 +4,8 @@ import { get } from "../api.js";
 import { Chart, legend } from "../charts.js";
 import { every, h, link, put } from "../dom.js";
 import { epoch, exact, number, plural, rate, share, span, took } from "../format.js";
-import { KEPT_S, live, watch } from "../live.js";
-import { badge, card, choice, facts, heading, Tile, trouble } from "../parts.js";
+import { live, period, watch } from "../live.js";
+import { absent, badge, card, choice, facts, heading, Tile, trouble } from "../parts.js";
 import { Table } from "../table.js";
 import { workerColumns } from "./workers.js";
 
@@ -135,8 +135,9 @@ export default function service(root, name) {
         row.failed_per_s ? "bad" : "",
       );
     }
-    much.update(points, look.at - KEPT_S, look.at);
-    fast.update(points, look.at - KEPT_S, look.at, "Nobody asked for it yet.");
+    const [begin, end] = period();
+    much.update(points, begin, end);
+    fast.update(points, begin, end, "Nobody asked for it yet.");
     workers.update(look.workers.filter((one) => name in one.services));
   };
   const ask = async () => {
@@ -177,12 +178,7 @@ export default function service(root, name) {
     try {
       drawHistory(past, name, await get("/api/history/service", { name, minutes }));
     } catch (error) {
-      put(
-        past,
-        error.status === 404
-          ? h("p", { class: "nothing" }, `${error.message}. ${error.next}`)
-          : trouble(error),
-      );
+      put(past, error.status === 404 ? absent(error) : trouble(error));
     }
   };
   const ends = [watch(draw), every(5, ask), every(30, remember)];

@@ -1,9 +1,10 @@
 // All services: who serves them, what waits, how fast they are.
 
 import { get } from "../api.js";
+import { Spark } from "../charts.js";
 import { every, put, route } from "../dom.js";
 import { number, rate, share, span, took } from "../format.js";
-import { live, watch } from "../live.js";
+import { live, period, watch } from "../live.js";
 import { badgeKind, card, filterBox, heading } from "../parts.js";
 import { Table } from "../table.js";
 
@@ -34,6 +35,13 @@ export function serviceColumns() {
     { id: "running", head: "running", number: true, minor: true, value: (row) => row.running, show: number },
     { id: "rate", head: "done/s", number: true, value: (row) => row.done_per_s, show: rate },
     {
+      id: "trend",
+      head: "trend",
+      minor: true,
+      node: (row) => refreshTrend(new Spark(`${row.service}: done per second`), row),
+      refresh: (element, row) => refreshTrend(element.spark, row),
+    },
+    {
       id: "failed",
       head: "failed",
       number: true,
@@ -46,6 +54,13 @@ export function serviceColumns() {
     { id: "p95", head: "p95", number: true, value: (row) => row.p95_s, show: took },
     { id: "p99", head: "p99", number: true, minor: true, value: (row) => row.p99_s, show: took },
   ];
+}
+
+function refreshTrend(spark, row) {
+  spark.element.spark = spark;
+  if (live.look)
+    spark.update(live.services.get(row.service) || [], (point) => point.done_per_s, ...period(), rate);
+  return spark.element;
 }
 
 export default function services(root) {

@@ -3,7 +3,7 @@
 import { address, follow } from "../api.js";
 import { h, link, put } from "../dom.js";
 import { clock, moment, size, took } from "../format.js";
-import { badge, button, card, choice, Feed, heading, trouble } from "../parts.js";
+import { badge, button, card, choice, Feed, filterBox, heading, trouble } from "../parts.js";
 
 const KEPT = 300;
 const WHAT = [
@@ -41,21 +41,13 @@ export default function tap(root) {
     pause.textContent = feed.paused ? "Go on" : "Pause";
     pause.setAttribute("aria-pressed", String(feed.paused));
   });
-  const service = h(
-    "label",
-    { class: "filter" },
-    h("span", { class: "hidden" }, "Service or topic"),
-    h("input", {
-      type: "search",
-      placeholder: "Service or topic, exactly ( / )",
-      autocomplete: "off",
-      spellcheck: "false",
-      data: { filter: "" },
-      change: (event) => {
-        asked.service = event.target.value.trim();
-        begin();
-      },
-    }),
+  const service = filterBox(
+    "Service or topic, exactly",
+    (value) => {
+      asked.service = value.trim();
+      begin();
+    },
+    "change",
   );
   put(
     root,

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { every, h, put, say } from "../dom.js";
 import { exact, moment, number, oneLine, plural, size, span } from "../format.js";
-import { bodyView, button, card, heading, trouble } from "../parts.js";
+import { bodyView, button, card, filterBox, heading, trouble } from "../parts.js";
 import { Table } from "../table.js";
 
 // Values are asked for one by one, those that changed; more than these nobody reads at once.
@@ -72,21 +72,13 @@ export default function topics(root) {
   const below = h("section", { class: "card", hidden: true, data: { value: "" } }, title, about, body);
   const problem = h("div");
   const note = h("p", { class: "hint" });
-  const box = h(
-    "label",
-    { class: "filter" },
-    h("span", { class: "hidden" }, "Topics that begin with"),
-    h("input", {
-      type: "search",
-      placeholder: "Topics that begin with … ( / )",
-      autocomplete: "off",
-      spellcheck: "false",
-      data: { filter: "" },
-      input: (event) => {
-        prefix = event.target.value;
-        ask();
-      },
-    }),
+  const box = filterBox(
+    "Topics that begin with …",
+    (value) => {
+      prefix = value;
+      ask();
+    },
+    "input",
   );
   put(
     root,

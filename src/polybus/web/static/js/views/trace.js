@@ -3,8 +3,8 @@
 import { get } from "../api.js";
 import { h, link, put, route } from "../dom.js";
 import { legend } from "../charts.js";
-import { clock, size, span } from "../format.js";
-import { badgeKind, heading, card, trouble } from "../parts.js";
+import { clock, moment, size, span } from "../format.js";
+import { absent, badgeKind, card, heading, trouble } from "../parts.js";
 import { Table } from "../table.js";
 import { waterfall } from "../waterfall.js";
 
@@ -73,20 +73,7 @@ export default function trace(root, name) {
           : null,
       );
     } catch (error) {
-      if (!over)
-        put(
-          found,
-          trouble(error),
-          h(
-            "p",
-            { class: "hint" },
-            "The newest records are in the journal after about a second. What is older than journal.keep_days is gone. ",
-            link("Tap", "tap"),
-            " and ",
-            link("queues", "queues"),
-            " show tokens.",
-          ),
-        );
+      if (!over) put(found, error.answer?.candidates ? several(error) : unknown(error));
     }
   };
   if (name) ask();
@@ -94,6 +81,51 @@ export default function trace(root, name) {
   return () => {
     over = true;
   };
+}
+
+function unknown(error) {
+  const words =
+    "The newest records are in the journal after about a second; the oldest are let go after journal.keep_days.";
+  return h(
+    "div",
+    {},
+    trouble(error),
+    h(
+      "p",
+      { class: "hint" },
+      words,
+      " Tokens are shown by ",
+      link("tap", "tap"),
+      " and ",
+      link("queues", "queues"),
+      ".",
+    ),
+  );
+}
+
+/** Several requests are called so: one of them is meant. */
+function several(error) {
+  const table = new Table({
+    caption: "Requests that are called so",
+    key: (row) => row.token,
+    empty: "",
+    columns: [
+      {
+        id: "token",
+        head: "token",
+        isHead: true,
+        class: "id",
+        value: (row) => row.token,
+        href: (row) => route("trace", row.token),
+      },
+      { id: "request_id", head: "request id", class: "wrap", value: (row) => row.request_id },
+      { id: "service", head: "service", value: (row) => row.service },
+      { id: "client", head: "client", minor: true, class: "wrap", value: (row) => row.client },
+      { id: "at", head: "at", value: (row) => row.at, show: (value) => moment(value) },
+    ],
+  });
+  table.update(error.answer.candidates);
+  return card("Which of them?", `${error.message}; ${error.next}.`, table.element);
 }
 
 /** Without a name: what is unanswered now, and what ended lately. */
@@ -151,10 +183,7 @@ async function recent(element) {
       const answer = await get(path, parameters);
       table.update(Array.isArray(answer) ? answer : answer.rows || []);
     } catch (error) {
-      put(
-        table.element,
-        h("p", { class: "nothing" }, `${error.message}${error.next ? `: ${error.next}` : ""}`),
-      );
+      put(table.element, absent(error));
     }
   };
   await Promise.all([fill(now, "/api/requests"), fill(past, "/api/history/traces", { limit: RECENT })]);
