@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 from starlette.datastructures import Headers, QueryParams
@@ -44,6 +44,7 @@ HEADERS: Final = (
 TOKEN_PLACE: Final = (
     "the token is in the line that 'polybus web' printed when it started, or in its --token-file"
 )
+_HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 
 
 class Refusal(Struct, frozen=True):
@@ -143,10 +144,8 @@ def host_name(host: str) -> str:
     """The name or number in a Host header or an option, without port and brackets; empty if it is neither."""
     if is_number(host):
         return host.lower()
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+    found = _HOST.fullmatch(host.lower())
+    return found[1] or found[2] if found else ""
 
 
 def is_number(host: str) -> bool:

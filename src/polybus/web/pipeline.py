@@ -57,7 +57,7 @@ def describe(tables: Tables, journal: Path | None, now: float) -> Row:
     told["committed_at"] = max(committed, default=None)
     told["batch"] = max(batches, default=None)
     told["journal"] = None
-    told["lag_s"] = told["segments_behind"] = None
+    told["lag_s"] = told["lag_segments"] = None
     try:
         place = find_journal(journal) if journal is not None else None
     except JournalMissing as error:
@@ -113,7 +113,7 @@ def _lag(place: str, journal: Path, has_tables: bool, now: float) -> Row:
             "open_logs": len(logs),
         },
         "taken_upto": upto,
-        "segments_behind": len(landed),
+        "lag_segments": len(landed),
         "lag_s": round(max(0.0, now - min(landed)), 3) if landed else 0.0,
     }
 
