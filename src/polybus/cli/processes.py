@@ -1,18 +1,23 @@
 """The child processes of a command: started together, watched, and all gone at the end.
 
-Each child gets a pipe as standard input that closes when this process ends, however it ends, and a session
-of its own, so that Ctrl-C reaches this process alone, which then ends them in order.
+Each child gets a pipe as standard input that closes when this process ends, however it ends (`part`), and a
+session of its own, so that Ctrl-C reaches this process alone, which then ends them in order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from typing import IO, Any, Final
+
+from msgspec import Struct
 
 from polybus.errors import ConnectionLost
 
@@ -21,53 +26,92 @@ END_S: Final = 3.0
 WATCH_S: Final = 0.2
 
 
+class Child(Struct):
+    name: str
+    process: subprocess.Popen[bytes]
+    # What it says on standard error, for the case that it fails; None if somebody else reads that.
+    errors: IO[bytes] | None
+    # What it has said on standard output and nobody has asked for yet.
+    said: bytes = b""
+    may_end: bool = False
+
+    def last_words(self) -> str:
+        if self.errors is None:
+            return "see above for why"
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace").strip().rpartition("\n")[2] or "it said nothing"
+
+
 class Processes:
-    """Children that run `polybus.cli.demo_part`; leaving the `with` ends them."""
+    """Children; leaving the `with` ends them, the youngest first."""
 
     def __init__(self) -> None:
-        self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
-        # What children say on standard error, for the case that one fails.
-        self._errors: Final[IO[bytes]] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the children
+        self._children: list[Child] = []
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "polybus.cli.demo_part", *arguments],
+    def command(
+        self,
+        name: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        errors: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """Start a command of polybus."""
+        return self.module(name, "polybus.cli.part", *arguments, environment=environment, errors=errors)
+
+    def module(
+        self,
+        name: str,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        errors: int | None = None,
+    ) -> subprocess.Popen[bytes]:
+        kept = tempfile.TemporaryFile() if errors is None else None  # noqa: SIM115 - closed with the child
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=kept if errors is None else errors,
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
-        self._children.append((name, child))
-        return child
+        self._children.append(Child(name, process, kept))
+        return process
 
-    def line_of(self, child: subprocess.Popen[bytes], beginning: str, timeout_s: float) -> str:
-        """The first line of a child's output that begins so."""
-        assert child.stdout is not None
-        text = b""
+    def named(self) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+        return ((child.name, child.process) for child in self._children)
+
+    def line_of(self, process: subprocess.Popen[bytes], beginning: str, timeout_s: float) -> str:
+        """The next line of a child's output that begins so."""
+        child = self._child(process)
+        assert process.stdout is not None
         until = time.monotonic() + timeout_s
         while True:
-            for line in text.split(b"\n")[:-1]:
+            *lines, child.said = child.said.split(b"\n")
+            for number, line in enumerate(lines):
                 if line.startswith(beginning.encode()):
-                    return line.decode()
+                    child.said = b"\n".join([*lines[number + 1 :], child.said])
+                    return line.decode(errors="replace")
             left_s = until - time.monotonic()
-            if left_s <= 0 or not select.select([child.stdout], [], [], left_s)[0]:
-                raise ConnectionLost(f"a process was not ready within {timeout_s:g} s; try again")
-            more = os.read(child.stdout.fileno(), 65536)
+            if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
+                raise ConnectionLost(f"{child.name} was not ready within {timeout_s:g} s; try again")
+            more = os.read(process.stdout.fileno(), 65536)
             if not more:
-                child.wait(END_S)
+                process.wait(END_S)
                 self.check()
-                raise ConnectionLost("a process closed its output before it was ready; try again")
-            text += more
+                raise ConnectionLost(f"{child.name} closed its output before it was ready; try again")
+            child.said += more
+
+    def expect_end(self, process: subprocess.Popen[bytes]) -> None:
+        """This one may end, and nobody is to complain."""
+        self._child(process).may_end = True
 
     def check(self) -> None:
         """Make sure that all children live."""
-        for name, child in self._children:
-            if child.poll() is not None:
-                self._errors.seek(0)
-                last = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise ConnectionLost(
-                    f"{name} ended with status {child.returncode}: {last or 'it said nothing'}"
-                )
+        for child in self._children:
+            status = child.process.poll()
+            if status is not None and not child.may_end:
+                raise ConnectionLost(f"{child.name} ended with status {status}: {child.last_words()}")
 
     def watch(self) -> None:
         """Wait until a child ends by itself, which is an error, or somebody interrupts."""
@@ -80,21 +124,29 @@ class Processes:
 
     def __exit__(self, *exception: Any) -> None:
         # Workers first: they say goodbye to a broker that is still there.
-        for _, child in reversed(self._children):
-            self._ask_to_end(child)
+        for child in reversed(self._children):
+            self._ask_to_end(child.process)
         until = time.monotonic() + END_S
-        for _, child in reversed(self._children):
-            try:
-                child.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-            if child.stdout is not None:
-                child.stdout.close()
-        self._errors.close()
+        for child in reversed(self._children):
+            self._bury(child, until)
 
-    def _ask_to_end(self, child: subprocess.Popen[bytes]) -> None:
-        if child.poll() is None:
-            child.terminate()
-        if child.stdin is not None:
-            child.stdin.close()
+    def _child(self, process: subprocess.Popen[bytes]) -> Child:
+        return next(child for child in self._children if child.process is process)
+
+    def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            process.terminate()
+        if process.stdin is not None:
+            process.stdin.close()
+
+    def _bury(self, child: Child, until: float) -> None:
+        process = child.process
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+        # Java is the pipeline's child, and ends with it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdout, child.errors):
+            if stream is not None:
+                stream.close()

@@ -180,7 +180,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-DEMO_EXAMPLES = examples("polybus demo", "polybus demo --stay")
+DEMO_EXAMPLES = examples("polybus demo", "polybus demo --stay", "polybus demo --no-pipeline")
 
 
 def demo(
@@ -189,14 +189,21 @@ def demo(
     ] = False,
     tables: Annotated[
         bool,
-        typer.Option("--tables/--no-tables", help="Make tables of the journal with Spark, or do not."),
+        typer.Option(
+            "--pipeline/--no-pipeline",
+            "--tables/--no-tables",
+            " /--quick",
+            help="Make tables of the journal with Spark, or do not.",
+        ),
     ] = True,
     json_: Json = False,
 ) -> None:
-    """See it work: a broker, workers of all six dialects, and clients of all six that call them.
+    """See it work, in eight short chapters: a broker, workers of all six dialects, clients of all six.
 
-    Then Spark makes tables of the journal of it. It runs on free ports and in a temporary directory, and
-    leaves nothing behind.
+    A worker is killed in the middle of a job, a schedule runs, a subscriber comes late; then the trace of the
+    job, Spark's tables of all of it, and the dashboard. Everything shown is checked: the exit status is 1 if
+    something is not as it should be. It runs on free ports and in a temporary directory, and leaves nothing
+    behind.
     """
     from polybus.cli.demo import run
 
