@@ -50,9 +50,12 @@ LAYERS = {
     "dialects": layer("errors wire core", "msgspec"),
     "store": layer("errors core", "msgspec"),
     "journal": layer("errors core", "msgspec pyarrow"),
-    "server": layer("errors config wire core dialects store journal", "msgspec zmq"),
-    "client": Layer(frozenset({"errors", "config", "wire"}) | PUMP, frozenset({"msgspec", "zmq"})),
-    "runtime": layer("errors config wire client", "msgspec zmq"),
+    "telemetry": layer("errors wire", "msgspec opentelemetry"),
+    "server": layer("errors config wire core dialects store journal telemetry", "msgspec zmq"),
+    "client": Layer(
+        frozenset({"errors", "config", "wire", "telemetry"}) | PUMP, frozenset({"msgspec", "zmq"})
+    ),
+    "runtime": layer("errors config wire client telemetry", "msgspec zmq"),
     "spark": layer("errors config journal client", "msgspec pyspark py4j pyarrow pandas deltalake"),
     "testing": layer("errors config wire core dialects store journal server client runtime", "msgspec zmq"),
     "__init__": layer("errors config wire core dialects store journal server client testing"),

@@ -216,12 +216,13 @@ class AsyncClient(BaseClient):
     async def publish(self, topic: str, body: Body = b"", timeout_s: float = 5.0) -> None:
         """Tell everybody who subscribed to a beginning of `topic` (EBUS, eMQP)."""
         publisher, message = self._publication(topic, body)
-        if publisher is None:
-            self._lines.send([(0, message)])
-            self._watcher().ask()
-        else:
-            await joined(publisher, timeout_s)
-            await sent(publisher, message, timeout_s)
+        with self._publishing(topic):
+            if publisher is None:
+                self._lines.send([(0, message)])
+                self._watcher().ask()
+            else:
+                await joined(publisher, timeout_s)
+                await sent(publisher, message, timeout_s)
 
     async def subscribe(self, *prefixes: str) -> AsyncIterator[tuple[str, bytes]]:
         """What is published from now on under these prefixes (all, if there are none)."""

@@ -23,6 +23,7 @@ from polybus.client.sessions.port import NEVER
 from polybus.client.watch import Watch
 from polybus.client.worker import DEFAULT_CREDIT
 from polybus.errors import ConfigError, ConnectionLost, WorkerRejected
+from polybus.telemetry import tracing
 
 
 class AsyncWorker:
@@ -43,7 +44,11 @@ class AsyncWorker:
         context: zmq.Context[Any] | None = None,
     ) -> None:
         self._handlers: Final = {name.encode(): handler for name, handler in services.items()}
-        self._hub: Final = Hub(list(services), address, dialect, credit, weights, (), context)
+        self._tracing: Final = tracing()
+        takes_context = self._tracing is not None
+        self._hub: Final = Hub(
+            list(services), address, dialect, credit, weights, (), context, takes_context=takes_context
+        )
         self._hub.reopening = self._reopening
         self._watch: Watch | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,8 +124,15 @@ class AsyncWorker:
         return hub.deadline
 
     async def _handle(self, request: Request) -> None:
-        hub = self._hub
         self.handled += 1
+        if self._tracing is None:
+            await self._answer(request)
+        else:
+            with self._tracing.processing(request.work, self._hub.dialect):
+                await self._answer(request)
+
+    async def _answer(self, request: Request) -> None:
+        hub = self._hub
         try:
             handler = self._handlers.get(request.work.service) or self._handlers.get(b"default")
             if handler is None:
@@ -134,12 +146,17 @@ class AsyncWorker:
                 answer = await answer
             hub.reply(request, answer_frames(answer))
         except WorkerRejected as error:
-            hub.fail(request, error.reason, True)
+            self._fail(request, error.reason, True)
         except Exception as error:
             # Whatever a handler raises is an answer, too; the worker goes on.
-            hub.fail(request, failure_text(error), False)
+            self._fail(request, failure_text(error), False)
         if self._watch is not None:
             self._watch.ask()
+
+    def _fail(self, request: Request, reason: str, rejected: bool) -> None:
+        if self._tracing is not None:
+            self._tracing.fail_current("rejected" if rejected else "failed", reason)
+        self._hub.fail(request, reason, rejected)
 
     async def _stream(self, request: Request, pieces: AsyncIterator[Any]) -> Any:
         """Send what an async generator yields; it cannot return anything, so its last piece is the end."""

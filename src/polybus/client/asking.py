@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from polybus.client import questions
@@ -20,12 +21,16 @@ from polybus.client.handles import JobHandle
 from polybus.client.many import MESSAGES, Many, ManyResults
 from polybus.client.questions import Plan
 from polybus.errors import ConnectionLost, JobError, JobRefused, RequestTimeout
+from polybus.telemetry import tracing
 
 if TYPE_CHECKING:
     from polybus.client.aio_jobs import AsyncDesk
+    from polybus.telemetry.spans import Tracing
 
 T = TypeVar("T")
 C = TypeVar("C", bound=BaseClient)
+# What a span calls the destination of jobs that may have several.
+MANY: Final = "many queues"
 
 
 class Asking:
@@ -39,10 +44,22 @@ class Asking:
         self._adesk: AsyncDesk | None = None
         # Where the broker was when it was last looked for.
         self._seen_at: str | None = None
+        # Found out with the first job: a bus is made when a module is imported, and providers are set later.
+        self._tracing: Tracing | None = None
+        self._looked_for_tracing = False
 
     def client(self, **settings: Any) -> Client:
         """A client for the same broker; takes what `Client` takes."""
         return Client(self.address, self.dialect, **settings)
+
+    def sending(self, queue: str) -> AbstractContextManager[Any]:
+        """While jobs are sent: a span, if somebody traces this program. The broker learns of it."""
+        if not self._looked_for_tracing:
+            self._looked_for_tracing = True
+            self._tracing = tracing()
+        if self._tracing is None:
+            return nullcontext()
+        return self._tracing.during("send", queue)
 
     # -- many at once ---------------------------------------------------------------------------
 
@@ -65,12 +82,13 @@ class Asking:
         the others have been sent, or stands in its place with `return_errors`.
         """
         many = Many(self, calls)
-        try:
-            for answer in self.desk.ask_many(questions.SUBMIT, many.bodies(), self.timeout_s, MESSAGES):
-                many.take(answer)
-        except RequestTimeout:
-            raise questions.unconfirmed(many.awaited, self.timeout_s) from None
-        return many.end(return_errors)
+        with self.sending(MANY):
+            try:
+                for answer in self.desk.ask_many(questions.SUBMIT, many.bodies(), self.timeout_s, MESSAGES):
+                    many.take(answer)
+            except RequestTimeout:
+                raise questions.unconfirmed(many.awaited, self.timeout_s) from None
+            return many.end(return_errors)
 
     @overload
     async def asend_many(
@@ -86,14 +104,15 @@ class Asking:
         self, calls: Iterable[Sendable[Any]], *, return_errors: bool = False
     ) -> list[JobHandle[Any] | JobRefused] | list[JobHandle[Any]]:
         many = Many(self, calls)
-        try:
-            async for answer in self.adesk.ask_many(
-                questions.SUBMIT, many.bodies(), self.timeout_s, MESSAGES
-            ):
-                many.take(answer)
-        except RequestTimeout:
-            raise questions.unconfirmed(many.awaited, self.timeout_s) from None
-        return many.end(return_errors)
+        with self.sending(MANY):
+            try:
+                async for answer in self.adesk.ask_many(
+                    questions.SUBMIT, many.bodies(), self.timeout_s, MESSAGES
+                ):
+                    many.take(answer)
+            except RequestTimeout:
+                raise questions.unconfirmed(many.awaited, self.timeout_s) from None
+            return many.end(return_errors)
 
     def get_many(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import zmq
@@ -16,11 +17,13 @@ from polybus.client.pubsub import Publisher, Subscription, check_topics, write_p
 from polybus.client.sessions import client_session
 from polybus.client.sessions.port import NEVER, Message, Options, service_name
 from polybus.errors import ConfigError, PolybusError
+from polybus.telemetry import tracing
 
 # How many answers may be awaited at once unless the caller says otherwise; the broker allows 10,000.
 DEFAULT_WINDOW: Final = 1000
 # How long a closing client lets libzmq send what it still holds.
 LINGER_S: Final = 1.0
+_NOTHING: Final = nullcontext()
 
 
 class BaseClient:
@@ -50,7 +53,7 @@ class BaseClient:
         self._publish_address = publish_address
         self._subscribe_address = subscribe_address
         self._context = context or zmq.Context.instance()
-        self._brain = Brain(client_session(dialect), window)
+        self._brain = Brain(client_session(dialect), window, tracing=tracing())
         self._publisher: Publisher | None = None
         self._lines = Lines(1, context=self._context)
         self._lines.open(0, self.endpoint, self._identity)
@@ -124,6 +127,12 @@ class BaseClient:
             self._publisher = Publisher(self.dialect, endpoint, self._context)
         return self._publisher, message
 
+    def _publishing(self, topic: str) -> AbstractContextManager[Any]:
+        """While a publication is sent: a span, if somebody traces this client. Subscribers get topic and body
+        and nothing else, so it ends there."""
+        tracing = self._brain.tracing
+        return _NOTHING if tracing is None else tracing.during("publish", topic)
+
     def _subscribe(self, prefixes: tuple[str, ...]) -> Subscription:
         check_topics(self.dialect)
         address = self._subscribe_address or _host_of(self._address)
@@ -133,6 +142,7 @@ class BaseClient:
     def _close(self, linger_s: float) -> None:
         if not self._closed:
             self._closed = True
+            self._brain.close()
             self._lines.close(linger_s)
             if self._publisher is not None:
                 self._publisher.close(linger_s)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -32,8 +32,14 @@ from polybus.client.sessions.port import (
 )
 from polybus.errors import LocalProtocolError, RequestFailed
 from polybus.server.pump import Batch
+from polybus.wire.context import add_to_id
 from polybus.wire.frames import Frame
 
+if TYPE_CHECKING:
+    from polybus.telemetry.spans import Tracing
+
+# The broker's own services: what they are asked for is said by whoever asks (`client.calls`).
+BUILT_IN: Final = b"polybus."
 # A safety net for what the reconnect does not catch; slow, each repetition costs the broker a look-up.
 RESEND_S: Final = 30.0
 
@@ -52,6 +58,8 @@ class Ticket(Struct, eq=False):
     # Only requests that stream keep their parts.
     parts: deque[list[Frame]] | None = None
     notify: Callable[[], None] | None = None
+    # Its span, if somebody traces this client.
+    span: Any = None
 
     def frames(self) -> list[bytes]:
         """The answer; raises what went wrong instead."""
@@ -86,12 +94,19 @@ def body_frames(body: object) -> list[Frame]:
 class Brain:
     """The requests of one client."""
 
-    def __init__(self, session: ClientSession, window: int, resend_s: float = RESEND_S) -> None:
+    def __init__(
+        self,
+        session: ClientSession,
+        window: int,
+        resend_s: float = RESEND_S,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.session: Final = session
         self.window: Final = window
         self.outbox: list[tuple[int, Message]] = []
         self.restart = False
         self.dropped = 0
+        self.tracing: Final = tracing
         self._tickets: dict[bytes, Ticket] = {}
         self._resend_s = resend_s
         self._resend_at = NEVER
@@ -126,13 +141,45 @@ class Brain:
     ) -> Ticket:
         self._number += 1
         request_id = b"%s%x" % (self._prefix, self._number)
-        messages = self.session.request(request_id, service, body, ttl_s, options, wants_reply)
-        ticket = self._tickets[request_id] = Ticket(request_id, deadline)
+        if self.tracing is None:
+            messages = self.session.request(request_id, service, body, ttl_s, options, wants_reply)
+            ticket = Ticket(request_id, deadline)
+        else:
+            ticket = Ticket(request_id, deadline)
+            messages = self._request_traced(self.tracing, ticket, service, body, ttl_s, options, wants_reply)
+            request_id = ticket.request_id
+        self._tickets[request_id] = ticket
         for message in messages:
             self.outbox.append((0, message))
         if self._resend_at == NEVER and self.session.resends_by_time:
             self._resend_at = now + self._resend_s
         return ticket
+
+    def _request_traced(
+        self,
+        tracing: Tracing,
+        ticket: Ticket,
+        service: bytes,
+        body: list[Frame],
+        ttl_s: float | None,
+        options: Options | None,
+        wants_reply: bool,
+    ) -> list[Message]:
+        """The same with a span, of which the other side learns where its dialect has room."""
+        session = self.session
+        if service.startswith(BUILT_IN):
+            context = tracing.current_context()
+        else:
+            operation = "call" if wants_reply else "send"
+            ticket.span, context = tracing.begin(operation, service, session.dialect)
+        if context and session.context_in_id:
+            ticket.request_id = add_to_id(ticket.request_id, context)
+        try:
+            messages = session.request(ticket.request_id, service, body, ttl_s, options, wants_reply, context)
+        except LocalProtocolError as error:
+            tracing.end(ticket.span, "local_protocol_error", str(error))
+            raise
+        return messages
 
     def forget(self, ticket: Ticket, code: str, detail: str) -> None:
         """Give a request up; the broker is told where the dialect has a word for it."""
@@ -191,6 +238,8 @@ class Brain:
         ticket.body = body
         ticket.error = error
         ticket.done = True
+        if ticket.span is not None and self.tracing is not None:
+            self.tracing.end(ticket.span, *(("", "") if error is None else (error.code, error.detail)))
         if ticket.notify is not None:
             ticket.notify()
         if not self._tickets:
@@ -220,6 +269,12 @@ class Brain:
         if now >= self._resend_at:
             self._resend_at = now + self._resend_s
             self._say(self.session.resend())
+
+    def close(self) -> None:
+        """Nobody waits any more for what is open."""
+        if self.tracing is not None:
+            for ticket in self._tickets.values():
+                self.tracing.end(ticket.span)
 
     def restarted(self, now: float) -> None:
         """There is a new socket: what was meant for the old one is asked again."""

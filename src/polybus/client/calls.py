@@ -44,6 +44,11 @@ class Sendable(ABC, Generic[R]):
     @abstractmethod
     def bus(self) -> Bus: ...
 
+    @property
+    @abstractmethod
+    def queue(self) -> str:
+        """Where it begins."""
+
     @abstractmethod
     def order(self, job_id: str, delay_s: float = 0.0, ttl_s: float | None = None) -> tuple[Order, bytes]:
         """What is submitted, and its body; raises if something about it is wrong."""
@@ -63,11 +68,12 @@ class Sendable(ABC, Generic[R]):
         """
         job_id, body = self._prepare(id, delay_s, ttl_s)
         bus = self.bus
-        if not wait:
-            posted = bus.desk.post(Question(questions.SUBMIT, body, bus.timeout_s), job_id)
-            return JobHandle(bus, job_id, self.read, posted)
-        bus.do(questions.submit(job_id, body, bus.timeout_s))
-        return JobHandle(bus, job_id, self.read)
+        with bus.sending(self.queue):
+            if not wait:
+                posted = bus.desk.post(Question(questions.SUBMIT, body, bus.timeout_s), job_id)
+                return JobHandle(bus, job_id, self.read, posted)
+            bus.do(questions.submit(job_id, body, bus.timeout_s))
+            return JobHandle(bus, job_id, self.read)
 
     async def asend(
         self, *, id: str | None = None, delay_s: float = 0.0, ttl_s: float | None = None, wait: bool = True
@@ -75,10 +81,11 @@ class Sendable(ABC, Generic[R]):
         job_id, body = self._prepare(id, delay_s, ttl_s)
         bus = self.bus
         plan = questions.submit(job_id, body, bus.timeout_s)
-        if not wait:
-            return JobHandle(bus, job_id, self.read, bus.adesk.post(plan, job_id))
-        await bus.ado(plan)
-        return JobHandle(bus, job_id, self.read)
+        with bus.sending(self.queue):
+            if not wait:
+                return JobHandle(bus, job_id, self.read, bus.adesk.post(plan, job_id))
+            await bus.ado(plan)
+            return JobHandle(bus, job_id, self.read)
 
     def _prepare(self, id: str | None, delay_s: float, ttl_s: float | None) -> tuple[str, bytes]:
         questions.check_seconds("delay_s", delay_s, "a job")
@@ -103,6 +110,10 @@ class Call(Sendable[R]):
     @property
     def bus(self) -> Bus:
         return self.job.bus
+
+    @property
+    def queue(self) -> str:
+        return self.settings.queue
 
     def set(self, **settings: Unpack[JobSettings]) -> Call[R]:
         """The same call with other settings."""

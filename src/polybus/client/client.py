@@ -245,11 +245,12 @@ class Client(BaseClient):
     def publish(self, topic: str, body: Body = b"", timeout_s: float = 5.0) -> None:
         """Tell everybody who subscribed to a beginning of `topic` (EBUS, eMQP)."""
         publisher, message = self._publication(topic, body)
-        if publisher is None:
-            self._lines.send([(0, message)])
-        else:
-            publisher.join(timeout_s)
-            publisher.send(message, timeout_s)
+        with self._publishing(topic):
+            if publisher is None:
+                self._lines.send([(0, message)])
+            else:
+                publisher.join(timeout_s)
+                publisher.send(message, timeout_s)
 
     def subscribe(self, *prefixes: str) -> Subscription:
         """What is published from now on under these prefixes (all, if there are none), as an iterator."""

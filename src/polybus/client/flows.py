@@ -36,6 +36,10 @@ class Chain(Sendable[Any]):
     def bus(self) -> Bus:
         return self.first.bus
 
+    @property
+    def queue(self) -> str:
+        return self.first.queue
+
     def delay(self) -> JobHandle[Any]:
         return self.send()
 
@@ -62,6 +66,10 @@ class Group(Sendable[list[Any]]):
     @property
     def bus(self) -> Bus:
         return self.members[0].bus
+
+    @property
+    def queue(self) -> str:
+        return self.members[0].queue
 
     def delay(self, then: Call[Any] | Chain | None = None) -> JobHandle[Any]:
         """Send it; `then` is what gets the list of results, and gives the result of it all."""

@@ -35,7 +35,10 @@ from polybus.client.sessions.port import (
     service_name,
 )
 from polybus.errors import ConfigError
+from polybus.wire.context import announce
 
+# Dialects in which a worker is told where a request comes from if it says that it wants to know.
+ANNOUNCING: Final = frozenset({"mdr", "emqp"})
 # A conversation that ends as soon as it begins is begun again no faster than this.
 RESTART_S: Final = 0.05
 MAX_RESTART_S: Final = 2.0
@@ -54,6 +57,7 @@ class Hub:
         fds: Sequence[int] = (),
         context: zmq.Context[Any] | None = None,
         holding: Callable[[], Sequence[bytes]] | None = None,
+        takes_context: bool = False,
     ) -> None:
         if not services:
             raise ConfigError("a worker needs at least one service")
@@ -67,6 +71,8 @@ class Hub:
         self.sessions: Final[list[WorkerSession]] = worker_sessions(
             dialect, names, credit, by_name, prefix, holding
         )
+        # Whether the broker is to say where requests come from; the others have no room for it.
+        self._announces: Final = takes_context and dialect in ANNOUNCING
         self._tell_address()
         self.lines: Final = Lines(len(self.sessions), fds, context)
         self.inbox: deque[Request] = deque()
@@ -101,7 +107,8 @@ class Hub:
 
     def _identity(self) -> bytes:
         """A new conversation is a new peer: what the broker still sends to the old one cannot reach us."""
-        return new_identity()
+        identity = new_identity()
+        return announce(identity) if self._announces else identity
 
     # -- steps ----------------------------------------------------------------------------------
 

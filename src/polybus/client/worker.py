@@ -27,6 +27,7 @@ import zmq
 from polybus.client.handlers import Answer, Handler, Request, answer_frames, failure_text
 from polybus.client.hub import Hub
 from polybus.errors import ConfigError, ConnectionLost, LocalProtocolError, WorkerRejected
+from polybus.telemetry import tracing
 
 # How many requests a worker holds at once: enough to fill a batch, few enough to be shared among workers.
 DEFAULT_CREDIT: Final = 100
@@ -54,12 +55,20 @@ class Worker:
         context: zmq.Context[Any] | None = None,
     ) -> None:
         self._handlers: Final = {name.encode(): handler for name, handler in services.items()}
+        self._tracing: Final = tracing()
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         try:
             self._hub: Final = Hub(
-                list(services), address, dialect, credit, weights, (self._wake_r,), context
+                list(services),
+                address,
+                dialect,
+                credit,
+                weights,
+                (self._wake_r,),
+                context,
+                takes_context=self._tracing is not None,
             )
         except BaseException:
             self._close_pipe()
@@ -140,7 +149,12 @@ class Worker:
                 break
             request = inbox.popleft()
             self.handled += 1
-            self._handle(request, handlers.get(request.work.service))
+            handler = handlers.get(request.work.service)
+            if self._tracing is None:
+                self._handle(request, handler)
+            else:
+                with self._tracing.processing(request.work, hub.dialect):
+                    self._handle(request, handler)
             now = clock()
             if now >= due:
                 due = now + FLUSH_S
@@ -188,6 +202,8 @@ class Worker:
         return None
 
     def _fail(self, request: Request, reason: str, rejected: bool) -> None:
+        if self._tracing is not None:
+            self._tracing.fail_current("rejected" if rejected else "failed", reason)
         with self._lock:
             self._hub.fail(request, reason, rejected)
 

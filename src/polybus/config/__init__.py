@@ -70,6 +70,9 @@ from polybus.config.sections import (
 from polybus.config.sections import (
     Settings as Settings,
 )
+from polybus.config.sections import (
+    TelemetrySettings as TelemetrySettings,
+)
 from polybus.errors import ConfigError
 
 OFF: Final = -1

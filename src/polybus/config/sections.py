@@ -40,6 +40,8 @@ class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     backlog: Count = 4096
     # What moves messages: "compiled", "pyzmq", or empty: the fastest there is.
     pump: str = ""
+    # How the broker's own lines on standard error are written: for people, or one JSON object each.
+    log_format: Literal["text", "json"] = "text"
 
 
 class EbusSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -222,6 +224,12 @@ class BridgeSettings(Struct, frozen=True, forbid_unknown_fields=True):
         return bool(self.name)
 
 
+class TelemetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
+    # Whether a span is made of every request, for OpenTelemetry, which the environment says where to send
+    # (OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_ENDPOINT, …).
+    traces: bool = False
+
+
 class AdminSettings(Struct, frozen=True, forbid_unknown_fields=True):
     # Questions and orders of operators; everything that polybus' own commands ask.
     port: Port = 5240
@@ -242,5 +250,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     logs: LogsSettings = field(default_factory=LogsSettings)
     jobs: JobsSettings = field(default_factory=JobsSettings)
     journal: JournalSettings = field(default_factory=JournalSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     # By pattern (`mail.*`); the first that matches a queue's name holds for it.
     queues: dict[QueuePattern, QueueSettings] = field(default_factory=dict)

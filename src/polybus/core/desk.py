@@ -59,6 +59,8 @@ class Call(msgspec.Struct, frozen=True):
     service: bytes
     wants_reply: bool
     receipt: bool
+    # What the bus does not know is handed on with the job.
+    other: tuple[str, ...] = ()
 
 
 def receive(
@@ -73,7 +75,7 @@ def receive(
     now: float,
 ) -> None:
     """A request for one of our own services."""
-    call = Call(client, voice, request_id, service, options.reply_requested, receipt)
+    call = Call(client, voice, request_id, service, options.reply_requested, receipt, options.other)
     name = service[len(BUILT_IN) :]
     serve = SERVICES.get(name) or bus.own_services.get(name)
     try:
@@ -129,7 +131,7 @@ def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
     job_id = submission.id.encode() if submission.id else _new_id(bus, call)
     if submission.reply == "result" and call.wants_reply:
         _check_waiters(bus, call)
-    _take_in(bus, job_id, submission, frames, now)
+    _take_in(bus, job_id, submission, frames, now, call.other)
     if call.receipt:
         _say_about(bus, job_id, _receipt(call))
     if call.wants_reply and submission.reply == "result":
@@ -138,7 +140,14 @@ def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
         _say_about(bus, job_id, _reply(call, {"job": job_id.decode()}))
 
 
-def _take_in(bus: Tables, job_id: bytes, submission: Submission, frames: list[bytes], now: float) -> None:
+def _take_in(
+    bus: Tables,
+    job_id: bytes,
+    submission: Submission,
+    frames: list[bytes],
+    now: float,
+    other: tuple[str, ...] = (),
+) -> None:
     """Accept what was submitted, unless it is known already."""
     if job_id in bus.desk.known or job_id in bus.groups:
         bus.counters.duplicates += 1
@@ -147,9 +156,9 @@ def _take_in(bus: Tables, job_id: bytes, submission: Submission, frames: list[by
         for spec in (*submission.group, *submission.then):
             _check_service(spec.service)
     if submission.group:
-        _accept_group(bus, job_id, submission, now)
+        _accept_group(bus, job_id, submission, now, other)
     else:
-        _accept_job(bus, job_id, submission, frames, now)
+        _accept_job(bus, job_id, submission, frames, now, other)
 
 
 def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
@@ -166,7 +175,7 @@ def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
                 raise Refused(Reason.BAD_JOB, "a job of a list has an 'id', and no reply but its receipt")
             job_id = submission.id.encode()
             envelope.check(submission, frames)
-            _take_in(bus, job_id, submission, frames, now)
+            _take_in(bus, job_id, submission, frames, now, call.other)
         except (BadEnvelope, Refused) as error:
             reason = error.reason if isinstance(error, Refused) else Reason.BAD_JOB
             refused[str(position)] = {"error": str(reason), "detail": str(error)}
@@ -239,12 +248,21 @@ def _admit(bus: Tables, name: str, size: int) -> Service:
     return service
 
 
-def _accept_job(bus: Tables, job_id: bytes, submission: Submission, frames: list[bytes], now: float) -> None:
+def _accept_job(
+    bus: Tables,
+    job_id: bytes,
+    submission: Submission,
+    frames: list[bytes],
+    now: float,
+    other: tuple[str, ...] = (),
+) -> None:
     assert submission.service is not None
     _check_service(submission.service)
     service = _admit(bus, submission.service, body_size(frames))
     then = tuple(map(envelope.write_spec, submission.then)) if submission.then else ()
     options = envelope.options_of(submission, then)
+    if other:
+        options = msgspec.structs.replace(options, other=other)
     if service.policy is not None:
         options = governed(options, service.policy)
     if bus.store_trouble:
@@ -253,7 +271,9 @@ def _accept_job(bus: Tables, job_id: bytes, submission: Submission, frames: list
     accept(bus, bus.desk, None, job_id, service, frames, options, now, submission.ttl_s, submission.delay_s)
 
 
-def _accept_group(bus: Tables, job_id: bytes, submission: Submission, now: float) -> None:
+def _accept_group(
+    bus: Tables, job_id: bytes, submission: Submission, now: float, other: tuple[str, ...] = ()
+) -> None:
     members = submission.group
     if len(members) > bus.limits.group_size:
         raise Refused(
@@ -272,10 +292,10 @@ def _accept_group(bus: Tables, job_id: bytes, submission: Submission, now: float
     guarantee = any(part[-1].guarantee for part in parts) or _promise(submission.then)
     _check_store(bus, guarantee)
     then = tuple(map(envelope.write_spec, submission.then))
-    group = flows.Group(len(members), guarantee, then)
+    group = flows.Group(len(members), guarantee, then, other=other)
     flows.open_group(bus, job_id, group)
     for member, service, body, options in parts:
-        options = msgspec.structs.replace(options, guarantee=guarantee)
+        options = msgspec.structs.replace(options, guarantee=guarantee, other=other)
         ttl_s, delay_s = submission.ttl_s, submission.delay_s
         accept(bus, bus.desk, None, member, service, [body], options, now, ttl_s, delay_s)
     if guarantee:

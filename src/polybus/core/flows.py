@@ -39,6 +39,8 @@ class Group(Struct):
     # The batch that it was accepted in, and its first member, with which it is refused if need be.
     batch: int = 0
     first: Any = None
+    # What the bus does not know about it, for what follows (`JobOptions.other`).
+    other: tuple[str, ...] = ()
 
 
 _GROUP: Final = msgspec.msgpack.Decoder(Group)
@@ -55,19 +57,26 @@ def follow(bus: Tables, request: Request, body: Body, now: float) -> bool:
     """Accept the job that follows a finished one, under the same id; False if none does."""
     if not request.options.then:
         return False
-    then, group = request.options.then, request.options.group
+    then, group, other = request.options.then, request.options.group, request.options.other
     # The step ends without a word to anybody; what the job comes to is not known yet.
     step = msgspec.structs.replace(request.options, then=(), group=b"", reply_requested=False)
     request.options = step
     request_id, request.request_id = request.request_id, b""
     request.client.known[request.token] = request
-    _accept_next(bus, request_id, then, group, request.durable, body, now)
+    _accept_next(bus, request_id, then, group, request.durable, body, now, other)
     end(bus, request, ANSWER, None, "", [], now)
     return True
 
 
 def _accept_next(
-    bus: Tables, job_id: bytes, then: tuple[bytes, ...], group: bytes, durable: bool, body: Body, now: float
+    bus: Tables,
+    job_id: bytes,
+    then: tuple[bytes, ...],
+    group: bytes,
+    durable: bool,
+    body: Body,
+    now: float,
+    other: tuple[str, ...],
 ) -> None:
     """Accept the first of the jobs that follow. It was promised: no limit and no sick disk refuses it."""
     spec = envelope.read_spec(then[0])
@@ -76,7 +85,7 @@ def _accept_next(
     options = governed(envelope.options_of(spec, then[1:], group), service.policy)
     # What follows a guaranteed job is guaranteed, too; without a store nothing is.
     guarantee = (durable or options.guarantee) and bus.store_trouble != NO_STORE
-    options = msgspec.structs.replace(options, guarantee=guarantee)
+    options = msgspec.structs.replace(options, guarantee=guarantee, other=other)
     frames = envelope.with_result(spec.body, [bytes(frame) for frame in body])
     accept(bus, bus.desk, None, job_id, service, frames, options, now, promised=True)
 
@@ -134,7 +143,7 @@ def _close(bus: Tables, key: bytes, group: Group, now: float) -> None:
         detail = f"{len(failed)} of {group.size} jobs failed; the first: {failed[0]}"
         word: Answer | Refuse = Refuse(bus.desk.address, None, SERVICE, key, Reason.GROUP_FAILED, detail, [])
     elif group.then:
-        _accept_next(bus, key, group.then, b"", group.guarantee, body, now)
+        _accept_next(bus, key, group.then, b"", group.guarantee, body, now, group.other)
         return
     else:
         word = Answer(bus.desk.address, None, SERVICE, key, body)

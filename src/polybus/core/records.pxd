@@ -28,6 +28,7 @@ cdef class Request:
     cdef public object alarm
     cdef public Py_ssize_t failures
     cdef public tuple history
+    cdef public tuple context
 
 cdef class Worker:
     cdef public tuple address

@@ -50,6 +50,7 @@ class Request:
         "attempt",
         "body",
         "client",
+        "context",
         "dispatched_at",
         "durable",
         "expires_at",
@@ -91,6 +92,8 @@ class Request:
     # Attempts that failed (a lost worker is no failure), and every attempt that came to nothing.
     failures: int
     history: tuple[Any, ...]
+    # Where it comes from, as whoever traces it wants its worker to know; None: as its client said.
+    context: tuple[str, ...] | None
 
     @property
     def key(self) -> bytes:
@@ -142,6 +145,7 @@ def new_request(
     request.alarm = None
     request.failures = 0
     request.history = ()
+    request.context = None
     return request
 
 

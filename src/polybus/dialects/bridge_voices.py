@@ -13,6 +13,7 @@ from polybus.core.actions import Answer, Beat, Dismiss, Refuse, Stop, Stream
 from polybus.core.bridging import ELSEWHERE, Advertise, Bridging
 from polybus.core.lifecycle import WorkerState
 from polybus.core.model import Address, Reason, Request, Worker
+from polybus.dialects.context import options_for_ours
 from polybus.dialects.port import Message, Voice
 from polybus.errors import LocalProtocolError
 from polybus.wire import bridge as wire
@@ -86,7 +87,7 @@ class Peer(Voice):
             if self.name in hops or not set(hops).isdisjoint(path):
                 raise LocalProtocolError(f"{ELSEWHERE}it came from where it would have to go")
         left_s = request.expires_at - request.dispatched_at
-        options = request.options
+        options = options_for_ours(request)
         request_id = _name_of(request, hops)
         self._sent[request.token] = request_id
         self._tokens[request_id] = request.token

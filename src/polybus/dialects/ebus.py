@@ -28,12 +28,14 @@ import msgspec
 from polybus.core import events
 from polybus.core.actions import Answer, Beat, Dismiss, Refuse, Say, Stop
 from polybus.core.bus import Bus
-from polybus.core.model import Address, Heartbeat, Reason, Request, Worker
+from polybus.core.model import PLAIN_CALL, Address, Heartbeat, Reason, Request, Worker
 from polybus.core.views import peer_name
+from polybus.dialects.context import options_of_id
 from polybus.dialects.crossing import error_text
 from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing, drop
 from polybus.errors import RemoteProtocolError
 from polybus.wire import ebus as wire
+from polybus.wire.context import SHORTEST_ID
 from polybus.wire.frames import read_command, read_id
 
 # Public peers are offline from the moment they read this.  The channel says it all; of data they can read
@@ -152,7 +154,8 @@ class Ebus:
                     return
                 # As in public brokers, a zero is no limit of the client's own.
                 ttl_s = ttl_ms / 1000 if ttl_ms else self._expiry_s
-                bus.handle(events.Submit(client, voice, request_id, service, body, ttl_s=ttl_s), now)
+                options = PLAIN_CALL if len(request_id) < SHORTEST_ID else options_of_id(request_id)
+                bus.handle(events.Submit(client, voice, request_id, service, body, options, ttl_s), now)
             case wire.Ping():
                 bus.actions.append(Say(client, voice.heartbeat(client)))
             case wire.Cancel(_, request_id) | wire.Reject(request_id):

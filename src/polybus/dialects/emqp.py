@@ -30,10 +30,18 @@ from polybus.core.bus import Bus
 from polybus.core.model import Address, Heartbeat, JobOptions
 from polybus.core.requests import finish, give_slots
 from polybus.dialects.crossing import read_error, reason_of
-from polybus.dialects.emqp_voices import ClientVoice, JoiningVoice, NewId, PolybusWorkerVoice, WorkerVoice
+from polybus.dialects.emqp_voices import (
+    ClientVoice,
+    JoiningVoice,
+    NewId,
+    PolybusWorkerVoice,
+    TracedWorkerVoice,
+    WorkerVoice,
+)
 from polybus.dialects.port import Hear, Message, Rebuke, by_framing
 from polybus.errors import RemoteProtocolError
 from polybus.wire import emqp as wire
+from polybus.wire.context import is_announced
 from polybus.wire.frames import read_command, read_id, refuse
 
 # What a worker without queues serves them with, as in public brokers.
@@ -72,6 +80,7 @@ class Emqp:
         self._new_id = new_id
         self.client_voices = by_framing(lambda lead: ClientVoice(lead, new_id))
         self._worker_voices = by_framing(lambda lead: WorkerVoice(lead, new_id, wall, strict))
+        self._traced_voices = by_framing(lambda lead: TracedWorkerVoice(lead, new_id, wall, strict))
         self._polybus_voices = by_framing(lambda lead: PolybusWorkerVoice(lead, new_id, wall, strict))
         self._joining_voices = by_framing(lambda lead: JoiningVoice(lead, new_id, wall, strict))
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {wire.TAG: (self.hear, self.rebuke)}
@@ -166,7 +175,7 @@ class Emqp:
 
     def _inform(self, worker: Address, message: wire.Inform, at: int, now: float) -> None:
         bus = self._bus
-        voice = self._voices_for(message.version)[at]
+        voice = self._voices_for(message.version, worker[1])[at]
         if message.role == "worker":
             offers = tuple((queue.name, queue.weight) for queue in message.queues)
             bus.handle(
@@ -186,10 +195,10 @@ class Emqp:
         if worker in bus.workers:
             bus.actions.append(Say(worker, voice.ack(worker, message.msg_id)))
 
-    def _voices_for(self, version: int) -> Sequence[WorkerVoice]:
+    def _voices_for(self, version: int, identity: bytes) -> Sequence[WorkerVoice]:
         """How workers are spoken to that know this version of the extension, 0 if none."""
         if not version:
-            return self._worker_voices
+            return self._traced_voices if is_announced(identity) else self._worker_voices
         return self._joining_voices if version >= wire.JOINING else self._polybus_voices
 
     def _done(self, worker: Address, message: wire.Done, at: int, now: float) -> None:

@@ -24,6 +24,7 @@ from polybus.core.actions import (
     Stop,
 )
 from polybus.core.model import PLAIN_CALL, Address, JobOptions, Request, Worker
+from polybus.dialects.context import options_for_others, options_for_ours
 from polybus.dialects.crossing import error_body
 from polybus.dialects.port import Message, Voice
 from polybus.wire import emqp as wire
@@ -69,7 +70,10 @@ class WorkerVoice(Voice):
         self._strict = strict
 
     def deliver(self, worker: Worker, request: Request) -> Message:
-        headers = headers_of(request.options, 0)
+        options = request.options
+        if options.other and type(request.voice) is not ClientVoice:
+            options = options_for_others(request)
+        headers = headers_of(options, 0)
         tail = wire.write_order(request.token, request.service.name, headers, request.body)
         return [worker.address[1], *self._lead, *tail]
 
@@ -96,13 +100,22 @@ class WorkerVoice(Voice):
         return [peer[1], *self._lead, *wire.write_ack(self._new_id(), msg_id)]
 
 
+class TracedWorkerVoice(WorkerVoice):
+    """Workers of our own that make spans, and are in all else as in the document."""
+
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        headers = headers_of(options_for_ours(request), 0)
+        tail = wire.write_order(request.token, request.service.name, headers, request.body)
+        return [worker.address[1], *self._lead, *tail]
+
+
 class PolybusWorkerVoice(WorkerVoice):
     """Workers of our own: they can stop what they run, and want to know which attempt it is."""
 
     version = 1
 
     def deliver(self, worker: Worker, request: Request) -> Message:
-        headers = headers_of(request.options, request.attempt)
+        headers = headers_of(options_for_ours(request), request.attempt)
         tail = wire.write_order(request.token, request.service.name, headers, request.body)
         return [worker.address[1], *self._lead, *tail]
 
@@ -137,6 +150,8 @@ class JoiningVoice(PolybusWorkerVoice):
         if len(message) >= self._full or message[self._word] is not wire.ORDERS:
             return False
         options, body = request.options, request.body
+        if request.context is not None:
+            options = options_for_ours(request)
         if options is not self._options or request.attempt != self._attempt:
             self._remember(options, request.attempt)
         headers = self._headers

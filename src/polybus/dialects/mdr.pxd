@@ -6,6 +6,8 @@ from polybus.dialects.majordomo cimport FamilyWorkerVoice, Majordomo
 from polybus.dialects.port cimport Voice
 from polybus.wire.mdr cimport address_final, address_order, split_final, split_request
 
+cdef Py_ssize_t _SHORTEST
+
 cdef class ClientVoice(Voice):
     cdef public list _lead
     cdef public bytes _tag
@@ -18,6 +20,7 @@ cdef class WorkerVoice(FamilyWorkerVoice):
     cpdef deliver(self, object worker, object request)
 
 cdef class Mdr(Majordomo):
+    cdef public tuple _traced_voices
     @cython.locals(parts=tuple, service=bytes, request_id=bytes, body=list, client=tuple)
     cpdef hear_client(self, object link, list frames, Py_ssize_t at, object now)
     @cython.locals(final=tuple, token=bytes, body=list, worker=tuple)

@@ -12,12 +12,17 @@ from polybus.core.bus import Bus
 from polybus.core.intake import submit
 from polybus.core.model import Address, Heartbeat
 from polybus.core.records import Request, Worker
+from polybus.dialects.context import context_of, options_of_id
 from polybus.dialects.crossing import error_body
 from polybus.dialects.majordomo import FamilyWorkerVoice, Majordomo
 from polybus.dialects.mmi import PREFIX as MANAGEMENT
 from polybus.dialects.port import Message, Voice, by_framing
 from polybus.wire import mdr as wire
+from polybus.wire.context import SHORTEST_ID, is_announced
 from polybus.wire.mdr import address_final, address_order, split_final, split_request
+
+# A number of C when compiled: every request is measured by it.
+_SHORTEST = SHORTEST_ID
 
 
 class ClientVoice(Voice):
@@ -56,6 +61,18 @@ class WorkerVoice(FamilyWorkerVoice):
         return address_order(identity, self._lead, token, order.request_id or token, order.body, self._tag)
 
 
+class TracedWorkerVoice(WorkerVoice):
+    """Workers of our own that make spans: where a request comes from has a frame of its own."""
+
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        context = context_of(request)
+        if not context:
+            return super().deliver(worker, request)
+        token = request.token
+        tail = wire.write_traced_order(token, request.request_id or token, context, request.body, self._tag)
+        return [worker.address[1], *self._lead, *tail]
+
+
 class Mdr(Majordomo):
     """The dialect: what its tags mean on a Majordomo socket."""
 
@@ -75,6 +92,7 @@ class Mdr(Majordomo):
             by_framing(lambda lead: ClientVoice(lead, client_tag)),
             by_framing(lambda lead: WorkerVoice(lead, worker_tag)),
         )
+        self._traced_voices = by_framing(lambda lead: TracedWorkerVoice(lead, worker_tag))
         self._listen(client_tag, self.hear_client, worker_tag, self.hear_worker)
 
     def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
@@ -87,8 +105,10 @@ class Mdr(Majordomo):
         voice = self.client_voices[at]
         if service.startswith(MANAGEMENT):
             self._manage(client, voice, request_id, service, body)
-        else:
+        elif len(request_id) < _SHORTEST:
             submit(self._bus, client, voice, request_id, service, body, now)
+        else:
+            submit(self._bus, client, voice, request_id, service, body, now, options_of_id(request_id))
 
     def hear_worker(self, link: int, frames: Message, at: int, now: float) -> None:
         worker: Address = (link, frames[0])  # type: ignore[assignment]
@@ -111,6 +131,7 @@ class Mdr(Majordomo):
                     known.spoken_at = now
                     bus.actions.append(Beat(known))
             case wire.Ready(service, credit):
-                self._ready(worker, self._worker_voices[at], service, credit, now)
+                voices = self._traced_voices if is_announced(worker[1]) else self._worker_voices
+                self._ready(worker, voices[at], service, credit, now)
             case wire.Disconnect():
                 bus.handle(events.WorkerGone(worker, "it disconnected"), now)

@@ -38,7 +38,8 @@ class Answering:
             body: list[Any] = work.body
             if len(body) != 1 or type(body[0]) is not bytes:
                 body = request.frames
-            task = Task(request, name, work.service, body, now, work.attempt, work.timeout_s, work.ttl_s)
+            limits = work.attempt, work.timeout_s, work.ttl_s
+            task = Task(request, name, work.service, body, now, *limits, work.context)
             self._tasks[request] = task
             pool.submit(task)
 

@@ -61,7 +61,15 @@ class Connection(Hub):
         weights = {name: weight for name, weight in queues.items() if weight is not None}
         keeps = dialect == "emqp"
         super().__init__(
-            list(queues), address, dialect, credit, weights, fds, holding=self._tokens if keeps else None
+            list(queues),
+            address,
+            dialect,
+            credit,
+            weights,
+            fds,
+            holding=self._tokens if keeps else None,
+            # Whether somebody traces is known to the children only; eMQP says it in INFORM what it takes.
+            takes_context=not keeps,
         )
         session = self.sessions[0]
         self.emqp: Final = session if isinstance(session, EmqpWorker) else None

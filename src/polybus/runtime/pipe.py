@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from polybus.wire.context import Context
 from polybus.wire.frames import Frame
 
 
@@ -29,6 +30,8 @@ class Order(Struct, array_like=True, gc=False):
     limit_s: float
     # How long somebody will wait for the answer, if that is known.
     ttl_s: float | None = None
+    # Where it comes from, if somebody traces it.
+    context: tuple[str, ...] = ()
 
 
 class Kind(IntEnum):
@@ -66,7 +69,7 @@ _ORDERS: Final = msgspec.msgpack.Decoder(list[Order])
 _ENCODER: Final = msgspec.msgpack.Encoder()
 FRAMES: Final = msgspec.msgpack.Decoder(list[bytes])
 
-OrderValues = tuple[int, bytes, bytes, list[bytes], int, float, float | None]
+OrderValues = tuple[int, bytes, bytes, list[bytes], int, float, float | None, Context]
 # Number of the job, kind, seconds that it took, body.
 Report = tuple[int, int, float, bytes]
 

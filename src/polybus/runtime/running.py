@@ -27,6 +27,7 @@ from polybus.client.sessions.port import Work
 from polybus.errors import WorkerRejected
 from polybus.runtime.gate import Gate, read_call
 from polybus.runtime.pipe import Kind, Order, write_frames
+from polybus.telemetry import tracing
 
 # A larger error object is none any more (`client.failures`); this leaves room for escapes.
 MAX_DETAIL: Final = 8000
@@ -53,12 +54,25 @@ class Runner:
         self._before: Final = [_fitting(hook, 1) for hook in bus.hooks.get("before", ())]
         self._after: Final = [_fitting(hook, 2) for hook in bus.hooks.get("after", ())]
         self._tell: Final = tell
+        # The application has been imported: if it wants spans, it has said so.
+        self._tracing: Final = tracing()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._task_ends = ""
 
     def run(self, order: Order, now: float) -> Outcome:
         """What came of an order. Only `JobInterrupted` leaves here, and only before the job or after it."""
+        if self._tracing is None:
+            return self._run(order, now)
+        work = Work(order.id, order.queue, order.id, [], attempt=order.attempt, context=order.context)
+        with self._tracing.processing(work, ""):
+            kind, body = self._run(order, now)
+            if kind is Kind.FAILED:
+                error = msgspec.json.decode(body)
+                self._tracing.fail_current(error["error"], error["detail"])
+            return kind, body
+
+    def _run(self, order: Order, now: float) -> Outcome:
         limit_s = order.limit_s
         job = CurrentJob(
             order.id.decode("utf-8", "replace"),
@@ -170,6 +184,9 @@ class Runner:
         return True
 
     def close(self) -> None:
+        if self._tracing is not None:
+            # Nobody may be left to do it when this process ends.
+            self._tracing.flush()
         if self._loop is not None:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from polybus.runtime.page import Page, new_page
 from polybus.runtime.pipe import OrderValues, Report, ReportReader, read_reports, write_orders
+from polybus.wire.context import NO_CONTEXT, Context
 
 READ_BYTES: Final = 1024 * 1024
 
@@ -45,8 +46,8 @@ class Task:
 
     # fmt: off
     __slots__ = (
-        "arrived_at", "attempt", "body", "cancelled", "id", "limit_s", "number", "owner", "queue", "seat",
-        "ttl_s",
+        "arrived_at", "attempt", "body", "cancelled", "context", "id", "limit_s", "number", "owner", "queue",
+        "seat", "ttl_s",
     )
     # fmt: on
 
@@ -60,6 +61,7 @@ class Task:
         attempt: int = 0,
         limit_s: float = 0.0,
         ttl_s: float | None = None,
+        context: Context = NO_CONTEXT,
     ) -> None:
         self.owner = owner
         self.id = id
@@ -69,6 +71,7 @@ class Task:
         self.attempt = attempt
         self.limit_s = limit_s
         self.ttl_s = ttl_s
+        self.context = context
         self.cancelled = False
         # Where it is, and its number there; None and 0 while it waits.
         self.seat: Seat | None = None
@@ -132,7 +135,8 @@ class Seat:
             number += 1
             task.seat, task.number = self, number
             self.handed[number] = task
-            orders.append((number, task.id, task.queue, task.body, task.attempt, task.limit_s, task.ttl_s))
+            limit_s, ttl_s, context = task.limit_s, task.ttl_s, task.context
+            orders.append((number, task.id, task.queue, task.body, task.attempt, limit_s, ttl_s, context))
         self.last = number
         if self.jobs_left is not None:
             self.jobs_left -= len(tasks)

@@ -76,6 +76,8 @@ class Broker:
 
     def open(self) -> dict[str, str]:
         """Bind every link and say where: name of the port setting → endpoint."""
+        # Nobody else pays for the import; and if something is missing, nothing is open yet.
+        self._spans = open_spans(self.settings) if self.settings.telemetry.traces else None
         folder = Path(self.settings.broker.data_dir)
         self._data_dir = DataDir(folder)
         try:
@@ -146,6 +148,8 @@ class Broker:
         name = self.settings.bridge.name or self.settings.broker.name
         self._journaling = Journaling(self.bus, self.settings.journal, name, folder)
         self._journaling.begin(names, self._clock())
+        if self._spans is not None:
+            self._spans.listen(self.bus)
         self._beacon = Beacon(self.settings.beacon, self.endpoints.get("dbp.port", ""), clock=self._clock)
         self._data_dir.tell(self.endpoints)
         return self.endpoints
@@ -169,6 +173,7 @@ class Broker:
             **self._bridges.facts(),
             **self._datagrams.facts(),
             **self._journaling.facts(),
+            **({} if self._spans is None else self._spans.facts()),
             "internal_errors": self.internal_errors,
         }
 
@@ -344,6 +349,8 @@ class Broker:
                 file=sys.stderr,
             )
         self._outbox.settle(now)
+        if self._spans is not None:
+            self._spans.close()
         missing = self._journaling.close(now)
         if missing:
             print(f"polybus: {missing} records are missing in the journal", file=sys.stderr)
@@ -358,6 +365,12 @@ class Broker:
         # A signal may still come, and the number may be somebody else's by then.
         closing, self._wake_write = self._wake_write, -1
         os.close(closing)
+
+
+def open_spans(settings: Settings) -> Any:
+    from polybus.server.tracing import Spans
+
+    return Spans.configured(settings.bridge.name or settings.broker.name)
 
 
 def raise_file_limit() -> None:

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from polybus.errors import LocalProtocolError
+from polybus.wire.context import NO_CONTEXT, Context, read_context, write_context
 from polybus.wire.frames import (
     EMPTY,
     MAX_BODY_FRAMES,
@@ -39,6 +40,9 @@ WORKER_TAG: Final = b"MDRW01"
 # The draft shows DISCONNECT with the header of MDP/0.2: so we send it, and take either.
 DRAFT_DISCONNECT_TAG: Final = b"MDPW02"
 DISCONNECT_TAGS: Final = frozenset({WORKER_TAG, DRAFT_DISCONNECT_TAG})
+
+# A REQUEST to a worker with one more frame, its context: a word between polybus brokers and workers.
+TRACED: Final = b"TRACED"
 
 # A worker that asks for more than this at once is refused: its credit bounds what one crash repeats.
 MAX_CREDIT: Final = 1_000_000
@@ -84,6 +88,8 @@ class Order(Struct, frozen=True):
     address: bytes
     request_id: bytes
     body: list[Frame]
+    # Said only to workers that announced that they take it (`wire.context`).
+    context: Context = NO_CONTEXT
 
 
 class WorkerPartial(Struct, frozen=True):
@@ -158,6 +164,14 @@ def _read_order(frames: Frames, at: int) -> Order:
     return Order(*_envelope(frames, at, "REQUEST"))
 
 
+def _read_traced_order(frames: Frames, at: int) -> Order:
+    # [tag, TRACED, client address, empty, request id, context, body …]
+    if len(frames) < at + 7:
+        raise refuse("short", f"TRACED has {len(frames) - at} frames; it takes 7 or more")
+    address, request_id, (said, *body) = _envelope(frames, at, "TRACED")
+    return Order(address, request_id, body, read_context(said))
+
+
 def _read_worker_partial(frames: Frames, at: int) -> WorkerPartial:
     return WorkerPartial(*_envelope(frames, at, "PARTIAL"))
 
@@ -217,6 +231,7 @@ REPLY_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], Reply]]] = {
 }
 ORDER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], Command]]] = {
     b"\x02": _read_order,
+    TRACED: _read_traced_order,
     b"PONG": _read_pong,
     b"\x06": _read_disconnect,
 }
@@ -359,6 +374,12 @@ def address_order(
     if len(body) == 1 and not lead:
         return [identity, tag, b"\x02", address, EMPTY, request_id, body[0]]
     return [identity, *lead, *write_order(address, request_id, body, tag)]
+
+
+def write_traced_order(
+    address: bytes, request_id: bytes, context: Context, body: list[Frame], tag: bytes = WORKER_TAG
+) -> list[Frame]:
+    return [tag, TRACED, address, EMPTY, request_id, write_context(context), *_some(body)]
 
 
 def write_pong(tag: bytes = WORKER_TAG) -> list[Frame]:

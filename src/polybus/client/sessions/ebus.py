@@ -35,6 +35,7 @@ from polybus.client.sessions.port import (
     WorkerSession,
 )
 from polybus.wire import ebus as wire
+from polybus.wire.context import NO_CONTEXT, Context
 from polybus.wire.frames import EMPTY, Frame, refuse
 
 BEAT_S: Final = 0.5
@@ -115,6 +116,7 @@ def read_reject(body: list[Frame]) -> tuple[str, str]:
 class EbusClient(ClientSession):
     dialect = "ebus"
     resends_by_time = True
+    context_in_id = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,6 +133,7 @@ class EbusClient(ClientSession):
         ttl_s: float | None = None,
         options: Options | None = None,
         wants_reply: bool = True,
+        context: Context = NO_CONTEXT,
     ) -> list[Message]:
         if options is not None:
             no_options(options, "EBUS")

@@ -41,6 +41,7 @@ from polybus.client.sessions.port import (
     WorkerSession,
 )
 from polybus.wire import emqp as wire
+from polybus.wire.context import NO_CONTEXT, Context, find_context
 from polybus.wire.frames import EMPTY, Frame, refuse
 
 BEAT_S: Final = 3.0
@@ -51,16 +52,20 @@ LIVENESS: Final = 3
 NO_RESULT: Final = b"true"
 
 _CALL: Final = wire.Headers(reply_requested=True)
+_NO_OPTIONS: Final = Options()
 
 
-def headers_of(options: Options | None, wants_reply: bool) -> wire.Headers:
+def headers_of(options: Options | None, wants_reply: bool, context: Context = NO_CONTEXT) -> wire.Headers:
     if options is None:
-        return _CALL if wants_reply else wire.NO_HEADERS
+        if not context:
+            return _CALL if wants_reply else wire.NO_HEADERS
+        options = _NO_OPTIONS
     return wire.Headers(
         reply_requested=wants_reply,
         retry_count=options.retries,
         timeout_s=options.time_limit_s,
         guarantee=options.guarantee,
+        other=context,
     )
 
 
@@ -82,8 +87,9 @@ class EmqpClient(ClientSession):
         ttl_s: float | None = None,
         options: Options | None = None,
         wants_reply: bool = True,
+        context: Context = NO_CONTEXT,
     ) -> list[Message]:
-        message = wire.Request(request_id, service, headers_of(options, wants_reply), body)
+        message = wire.Request(request_id, service, headers_of(options, wants_reply, context), body)
         frames: Message = [EMPTY, *wire.write_from_client(message)]
         self._open[request_id] = frames
         if wants_reply:
@@ -219,7 +225,10 @@ class EmqpWorker(WorkerSession):
         for job in jobs:
             token, headers = job.msg_id, job.headers
             self._held.add(token)
-            work.append(Work(token, job.queue, token, job.body, None, headers.attempt, headers.timeout_s))
+            context = find_context(headers.other) if headers.other else NO_CONTEXT
+            work.append(
+                Work(token, job.queue, token, job.body, None, headers.attempt, headers.timeout_s, context)
+            )
         return work
 
     def beats(self, now: float) -> list[Message]:

@@ -27,6 +27,7 @@ from polybus.client.sessions.port import (
 )
 from polybus.errors import LocalProtocolError
 from polybus.wire import mdr as wire
+from polybus.wire.context import NO_CONTEXT, Context
 from polybus.wire.frames import Frame, refuse
 from polybus.wire.mdr import CLIENT_TAG, WORKER_TAG
 
@@ -37,6 +38,7 @@ LIVENESS: Final = 3
 class MdrClient(ClientSession):
     dialect = "mdr"
     resends_by_time = True
+    context_in_id = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,6 +52,7 @@ class MdrClient(ClientSession):
         ttl_s: float | None = None,
         options: Options | None = None,
         wants_reply: bool = True,
+        context: Context = NO_CONTEXT,
     ) -> list[Message]:
         if options is not None:
             no_options(options, "MDR")
@@ -113,7 +116,8 @@ class MdrWorker(WorkerSession):
         if type(message) is wire.Order and tag == WORKER_TAG:
             token = (message.address, message.request_id)
             self._held.add(token)
-            return [Work(token, self._service, message.request_id, message.body)]
+            request_id = message.request_id
+            return [Work(token, self._service, request_id, message.body, context=message.context)]
         if type(message) is wire.Disconnect:
             return [Restart("the broker ended the conversation")]
         return []

@@ -21,6 +21,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from polybus.errors import LocalProtocolError, RemoteProtocolError
+from polybus.wire.context import NO_CONTEXT, Context
 from polybus.wire.frames import Frame, check_name
 
 Message = list[Frame]
@@ -101,6 +102,8 @@ class Work(Struct, frozen=True, gc=False):
     # 0 means never.
     attempt: int = 0
     timeout_s: float = 0.0
+    # Where it comes from, if somebody traces it.
+    context: Context = NO_CONTEXT
 
 
 class Cancelled(Struct, frozen=True, gc=False):
@@ -143,6 +146,9 @@ class ClientSession(Session, ABC):
     # Whether an unanswered request may be repeated now and then: the broker has to know it again by its id.
     resends_by_time = False
 
+    # Whether its ids say where a request comes from, because it has no other place for that (`wire.context`).
+    context_in_id = False
+
     # Silence only means something in dialects where the broker must answer a ping.
     deadline = NEVER
 
@@ -155,8 +161,10 @@ class ClientSession(Session, ABC):
         ttl_s: float | None = None,
         options: Options | None = None,
         wants_reply: bool = True,
+        context: Context = NO_CONTEXT,
     ) -> list[Message]:
-        """The messages that ask for a service; none if it has to wait for its turn."""
+        """The messages that ask for a service; none if it has to wait for its turn. `context` is said only
+        where the dialect has room for it."""
 
     @abstractmethod
     def cancel(self, request_id: bytes) -> list[Message]:

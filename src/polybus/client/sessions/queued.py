@@ -11,6 +11,7 @@ from abc import abstractmethod
 
 from polybus.client.sessions.mdr import no_options
 from polybus.client.sessions.port import ClientSession, Message, Options
+from polybus.wire.context import NO_CONTEXT, Context
 from polybus.wire.frames import Frame, refuse
 
 
@@ -38,6 +39,7 @@ class QueuedClient(ClientSession):
         ttl_s: float | None = None,
         options: Options | None = None,
         wants_reply: bool = True,
+        context: Context = NO_CONTEXT,
     ) -> list[Message]:
         if options is not None:
             no_options(options, self.dialect)
