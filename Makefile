@@ -18,7 +18,7 @@ JOBS := 2
 $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
-.PHONY: help setup demo test test-plain lint format types contracts conformance matrix bridge fuzz crash store-faults bench-broker \
+.PHONY: help setup demo test test-plain lint format types contracts conformance matrix bridge browser fuzz crash store-faults bench-broker \
 	bench-jobs bench-fanout bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes docs-check diagrams reference lock clean
 
 help: ## print this help
@@ -57,6 +57,9 @@ matrix: $(STAMP) ## call every worker dialect from every client dialect
 
 bridge: $(STAMP) ## join three brokers in three networks, and break what joins them (ARGS=--quick)
 	$(BIN)/python tests/bridge/run.py $(ARGS)
+
+browser: $(STAMP) ## open every page of the dashboard in chromium, under traffic, and click what can be clicked
+	$(BIN)/pytest tests/browser -m browser $(ARGS)
 
 fuzz: $(STAMP) ## feed the decoders and the broker with broken input (SECONDS=60)
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)

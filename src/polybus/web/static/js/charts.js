@@ -12,6 +12,10 @@ const HEIGHT = 100;
 // Labels at the end of lines are at least so far apart, of 100.
 const APART = 12;
 const MOST_DECADES = 5;
+// Ten microseconds: nobody waits for less.
+const LEAST_DECADE = -5;
+// What the time of an axis needs, in pixels.
+const STAMP_PX = 74;
 
 /** A small line without axes. */
 export class Spark {
@@ -135,7 +139,7 @@ export class Chart {
     );
     drawn.forEach((line, index) => attribute(this.lines[index], "d", lineOf(line)));
     attribute(this.under, "d", this.filled ? areaOf(drawn[0]) : "");
-    this.axes(drawn);
+    this.axes(drawn, values);
     this.describe(values);
   }
 
@@ -150,8 +154,9 @@ export class Chart {
     return HEIGHT - place * HEIGHT;
   }
 
-  axes(drawn) {
-    const key = `${this.ticks.join()}`;
+  axes(drawn, values) {
+    const isCut = this.log && Math.min(...values) < this.ticks[0] * 0.999;
+    const key = `${this.ticks.join()} ${isCut}`;
     if (key !== this.drawnTicks) {
       this.drawnTicks = key;
       put(
@@ -168,10 +173,12 @@ export class Chart {
       );
       put(
         this.left,
-        this.ticks.map((value) => placed(this.write(value), "bottom", 100 - this.y(value))),
+        this.ticks.map((value, index) =>
+          placed((isCut && !index ? "≤ " : "") + this.write(value), "bottom", 100 - this.y(value)),
+        ),
       );
     }
-    const stamps = timeTicks(this.begin, this.end);
+    const stamps = timeTicks(this.begin, this.end, Math.max(2, Math.floor(this.area.clientWidth / STAMP_PX)));
     put(
       this.below,
       stamps.map(([at, text]) => placed(text, "left", (this.x(at) / WIDTH) * 100)),
@@ -260,19 +267,21 @@ function ticks(most) {
   return Array.from({ length: Math.ceil(most / step - 1e-9) + 1 }, (_, index) => step * index);
 }
 
-/** Powers of ten around some values, in seconds. */
+/** Powers of ten around some values, in seconds; what is shorter than the least lies at the bottom. */
 function decades(values) {
   const known = values.filter((value) => value > 0);
   if (!known.length) return [0.001, 0.01];
-  const high = Math.ceil(Math.log10(Math.max(...known)) - 1e-9);
-  const low = Math.max(Math.min(Math.floor(Math.log10(Math.min(...known))), high - 1), high - MOST_DECADES);
-  return Array.from({ length: high - low + 1 }, (_, index) => 10 ** (low + index));
+  const high = Math.max(Math.ceil(Math.log10(Math.max(...known)) - 1e-9), LEAST_DECADE + 1);
+  const low = Math.min(Math.floor(Math.log10(Math.min(...known)) + 1e-9), high - 1);
+  const least = Math.max(low, high - MOST_DECADES, LEAST_DECADE);
+  return Array.from({ length: high - least + 1 }, (_, index) => 10 ** (least + index));
 }
 
 /** Round times between two others, and how they are written. */
-function timeTicks(begin, end) {
+function timeTicks(begin, end, most) {
   const steps = [10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
-  const step = steps.find((one) => (end - begin) / one <= 6) || 86400 * Math.ceil((end - begin) / 86400 / 6);
+  const step =
+    steps.find((one) => (end - begin) / one <= most) || 86400 * Math.ceil((end - begin) / 86400 / most);
   const found = [];
   for (let at = Math.ceil(begin / step) * step; at <= end; at += step) {
     const text = clock(at);

@@ -62,10 +62,14 @@ export function size(bytes) {
   return `${bytes} B`;
 }
 
-/** Seconds since 1970 of a time that the bus gives as such a number or as text. */
+/** Seconds since 1970 of a time that the bus gives as such a number or as text, to the microsecond. */
 export function epoch(at) {
   if (at === null || at === undefined || at === "") return null;
-  return typeof at === "number" ? at : Date.parse(at) / 1000;
+  if (typeof at === "number") return at;
+  const fraction = /\.(\d+)/.exec(at);
+  // Date knows milliseconds only.
+  const whole = Date.parse(fraction ? at.replace(fraction[0], "") : at) / 1000;
+  return fraction ? whole + Number(`0.${fraction[1]}`) : whole;
 }
 
 const two = (value) => String(value).padStart(2, "0");

@@ -25,7 +25,7 @@ const ENDS = {
   answer_lost: "bad",
 };
 // A bar is seen from here on, of 1000.
-const LEAST = 4;
+const LEAST = 7;
 const DRAWN = 200;
 
 /** requests: as `polybus trace --json` gives them. */

@@ -89,7 +89,7 @@ export default function overview(root) {
       ...pick("service", "state"),
       {
         id: "failures",
-        head: "failed, last minute",
+        head: "failed",
         number: true,
         value: (row) => row.lately,
         show: number,
@@ -135,7 +135,7 @@ export default function overview(root) {
       "div",
       { class: "pair" },
       card("What is slow", "By p95 of the last ten seconds, from acceptance to reply.", slow.element),
-      card("What fails or waits", "Failures of the last minute, and queues.", wrong.element),
+      card("What fails or waits", "Failures of the last minute, and what is queued.", wrong.element),
     ),
   );
 

@@ -94,7 +94,7 @@ export default function queues(root) {
         value: (row) => row.service,
         href: (row) => route("service", row.service),
       },
-      { id: "state", head: "state", value: (row) => row.state, kind: badgeKind },
+      { id: "state", head: "state", minor: true, value: (row) => row.state, kind: badgeKind },
       { id: "client", head: "client", minor: true, class: "wrap", value: (row) => row.client },
       { id: "dialect", head: "dialect", minor: true, value: (row) => row.dialect },
       { id: "worker", head: "worker", minor: true, class: "wrap", value: (row) => row.worker },

@@ -33,7 +33,7 @@ export function serviceColumns() {
       kind: (value) => (value > 5 ? "amber" : ""),
     },
     { id: "running", head: "running", number: true, minor: true, value: (row) => row.running, show: number },
-    { id: "rate", head: "done/s", number: true, value: (row) => row.done_per_s, show: rate },
+    { id: "rate", head: "done/s", number: true, minor: true, value: (row) => row.done_per_s, show: rate },
     {
       id: "trend",
       head: "trend",
