@@ -22,7 +22,7 @@ INTERNAL: Final = {
     "Request": {"line", "work"},
     "Subscription": {"fd"},
     "AsyncClient": {"abandon"},
-    "Bus": {"do", "ado", "adesk", "use"},
+    "Bus": {"do", "ado", "adesk", "use", "sending"},
 }
 # Given by polybus; nobody makes one.
 GIVEN: Final = {

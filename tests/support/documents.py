@@ -3,8 +3,8 @@
 A document is read from top to bottom.  These blocks mean something:
 
 - ```console: a session.  Lines that begin with `$ ` are commands, the lines below are what they print,
-  possibly among other things.  A command that ends in `&` goes on in the background; `polybus serve` gets
-  free ports.
+  possibly among other things.  A command that ends in `&` goes on in the background; `polybus serve` and
+  `polybus up` get free ports.  `kill %1` ends the first of those, as in a shell, and it must end well.
 - ```python whose first line is a comment with a file's name: saved under that name.
 - other ```python blocks between the comments `script:begin` and `script:end`: together one script.
 
@@ -14,6 +14,7 @@ ports, wherever they are written, stand for those that it really has.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -40,7 +41,7 @@ class Block(NamedTuple):
 
 
 def documents() -> list[Path]:
-    return sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    return sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 
 
 def blocks(path: Path) -> Iterator[Block]:
@@ -112,6 +113,12 @@ class Reader:
         (self._folder / name).write_text(self._here(text))
 
     def _do(self, command: str, shown: list[str]) -> None:
+        if command.startswith("kill %"):
+            program = self._background[int(command.removeprefix("kill %")) - 1]
+            program.ask_to_end()
+            assert program.end(WAIT_S * 2) == 0, (command, program.lines)
+            self._expect(shown, program.lines)
+            return
         stays = command.endswith("&")
         program = Program(shlex.split(self._here(command.removesuffix("&"))), self._folder, self._env)
         if stays:
@@ -120,7 +127,12 @@ class Reader:
                 self._workers.append(program)
                 program.wait_for(lambda line: line.startswith("ready "))
             if command.startswith("polybus serve"):
-                self._find_broker(program)
+                ready = program.wait_for(lambda line: line.startswith("ready "))
+                self._find_broker(dict(word.split("=", 1) for word in ready.split()[1:]))
+            if command.startswith("polybus up"):
+                program.wait_for(lambda line: line.startswith("ready "))
+                written = json.loads((self._folder / "var" / "endpoints.json").read_text())
+                self._find_broker(written["endpoints"])
             self._expect(shown, [])
             return
         with program:
@@ -136,14 +148,13 @@ class Reader:
                 return any(wanted.fullmatch(line.strip()) for line in lines)
 
             try:
-                wait_until(found)
+                # What still runs may still say it; what has ended has said all.
+                wait_until(found, WAIT_S if self._background else 0.0)
             except AssertionError:
                 others = [program.lines for program in self._background]
                 raise AssertionError(f"not printed: {line!r}; printed: {printed}, {others}") from None
 
-    def _find_broker(self, program: Program) -> None:
-        ready = program.wait_for(lambda line: line.startswith("ready "))
-        endpoints = dict(word.split("=", 1) for word in ready.split()[1:])
+    def _find_broker(self, endpoints: dict[str, str]) -> None:
         defaults = config.Settings()
         self._places = {
             str(config.endpoint(defaults, name)).removeprefix("tcp://"): endpoint.removeprefix("tcp://")
