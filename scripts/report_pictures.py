@@ -8,34 +8,20 @@ pictures.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.live import POLYBUS
+from support.pictures import IMAGES, shop_folder, shrink
 from support.shop_traffic import Shop
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-IMAGES: Final = ROOT / "docs" / "images"
 # To the end of the call graph.
 SIZE: Final = "1200,2440"
-
-
-@contextlib.contextmanager
-def shop_folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="polybus-shop-") as folder:
-        yield Path(folder)
 
 
 def take(page: Path, image: Path, dark: bool, size: str) -> None:
@@ -48,9 +34,7 @@ def take(page: Path, image: Path, dark: bool, size: str) -> None:
         command += [f"--screenshot={image}", f"--window-size={size}"]
         command += ["--blink-settings=preferredColorScheme=" + ("0" if dark else "1")]
         subprocess.run([*command, page.as_uri()], check=True, timeout=120, capture_output=True)
-    if shutil.which("pngquant"):
-        smaller = ["pngquant", "--force", "--strip", "--speed=1", f"--output={image}", "128", str(image)]
-        subprocess.run(smaller, check=True, timeout=120)
+    shrink(image)
 
 
 def main() -> int:

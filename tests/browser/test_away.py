@@ -64,7 +64,7 @@ def test_the_dashboards_own_process_may_go_and_return(browser: Any, tmp_path: Pa
         Sight(browser, dashboard.address) as sight,
     ):
         until(lambda: connection(sight) == "up", "a live page")
-        dashboard.kill()
+        dashboard.close()
         until(lambda: connection(sight) == "lost", "word that the dashboard is away")
         assert "The dashboard's own process does not answer." in sight.page.locator("#alarm").inner_text()
         dashboard.start()

@@ -214,7 +214,7 @@ def test_logs_come_by_themselves_and_are_filtered(sight: Sight) -> None:
 
 def test_a_tap_is_filtered_and_paused(sight: Sight) -> None:
     opened(sight, "tap")
-    sight.page.get_by_label("What", exact=True).select_option("replied")
+    sight.page.locator("[data-view=tap] select").select_option("replied")
     sight.page.get_by_label("Service or topic").fill("echo.ebus")
     sight.page.get_by_label("Service or topic").press("Enter")
     items = sight.page.locator(".feed li[data-what]")

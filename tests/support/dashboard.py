@@ -1,51 +1,30 @@
-"""`polybus web` as its own process, beside the broker of a test."""
+"""`polybus web` beside the broker of a test, as a browser sees it: an address, and a port that it keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import urlsplit
 
-from support.commands import Running
+from support import web_process
 
 TOKEN: Final = "a-token-for-tests"
 
 
 class Dashboard:
-    """The process; `address` has the token in it, `root` does not."""
+    """The process; `address` has the token in it, `root` does not. It can be killed and started again."""
 
-    def __init__(self, folder: Path, admin: str, *more: str, env: Mapping[str, str] | None = None) -> None:
-        self._arguments = (
-            "web",
-            "--admin",
-            admin,
-            "--data-dir",
-            str(folder / "data"),
-            "--token",
-            TOKEN,
-            *more,
-        )
+    def __init__(self, folder: Path, admin: str) -> None:
         self._folder = folder
-        self._env = env
+        self._arguments = ("--admin", admin, "--data-dir", str(folder / "data"), "--token", TOKEN)
         self._port = 0
         self.start()
 
     def start(self) -> None:
         """Start it; again at the port that it had."""
-        self._process = Running(*self._arguments, "--port", str(self._port), cwd=self._folder, env=self._env)
-        try:
-            line = self._process.wait_for(self._process.output, "ready dashboard=")
-        except BaseException:
-            self._process.close()
-            raise
-        self.address = line.partition("dashboard=")[2].strip()
-        parts = urlsplit(self.address)
-        self.root = f"{parts.scheme}://{parts.netloc}/"
-        self._port = parts.port or 0
-
-    def kill(self) -> None:
-        self._process.close()
+        self._process = web_process.Dashboard(self._folder, *self._arguments, "--port", str(self._port))
+        self._port = self._process.port
+        self.root = f"http://{self._process.host}:{self._port}/"
+        self.address = f"{self.root}?token={TOKEN}"
 
     def said(self) -> str:
         """What it wrote to standard error."""

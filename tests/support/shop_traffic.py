@@ -55,7 +55,7 @@ SERVICES: Final = {
     "mail": ("emqp", 2, 0.07),
 }
 # Client: its dialect, and what it asks for, by weight.
-CLIENTS: Final = {
+CLIENTS: Final[dict[str, tuple[str, dict[str, float]]]] = {
     "web-1": ("mdr", {"search": 5, "stock": 5, "orders": 3, "payments": 1}),
     "web-2": ("mdr", {"search": 5, "stock": 5, "orders": 3, "payments": 1}),
     "app": ("ebus", {"search": 4, "orders": 2, "payments": 1}),
