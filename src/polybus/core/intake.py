@@ -291,6 +291,8 @@ def note_refusal(
 ) -> None:
     """Count what never became a request, and let listeners know."""
     bus.counters.rejected += 1
+    word = str(reason)
+    bus.refusals[word] = bus.refusals.get(word, 0) + 1
     bus.observe(
         "rejected",
         now,
@@ -298,6 +300,6 @@ def note_refusal(
         service=name,
         client=address,
         client_voice=voice,
-        reason=str(reason),
+        reason=word,
         detail=detail,
     )

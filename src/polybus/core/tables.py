@@ -108,6 +108,8 @@ class Tables:
         self.dialled = 0
         self.held_bytes = 0
         self.counters = Counters()
+        # Why what was refused at the door was refused, and how often.
+        self.refusals: dict[str, int] = {}
         self.clients: dict[Address, Client] = {}
         self.services: dict[bytes, Service] = {}
         self.workers: dict[Address, Worker] = {}

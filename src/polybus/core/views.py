@@ -238,4 +238,6 @@ def totals(bus: Bus) -> dict[str, Any]:
         "logs_evicted": bus.logs.evicted,
         "logs_cut": bus.logs.cut,
         **bus.counters.as_dict(),
+        # By reason, which are few.
+        "refusals": dict(bus.refusals),
     }

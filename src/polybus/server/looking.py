@@ -14,6 +14,7 @@ it writes a record instead), `polybus.monitor` and `polybus.tap` (`taps`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from heapq import nlargest
@@ -39,6 +40,9 @@ Level = Literal["debug", "info", "warning", "error", "critical"]
 MAX_FOLLOWERS: Final = 64
 # After a screen, so long it is counted how long requests take: until the next one.
 TIMED_S: Final = 5.0
+MAX_TIMED_S: Final = 600.0
+# What is summed up of services that are not listed.
+SUMMED: Final = ("running", "waiting", "accepted", "answered", "failed")
 
 
 class LogQuestion(Struct):
@@ -65,6 +69,8 @@ class LogEntry(Struct):
 class TopQuestion(Struct):
     sort: Literal["rate", "queue", "running", "failed", "name"] = "rate"
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 50
+    # So long after this look it is still counted how long requests take: for those who look rarely.
+    timed_s: Annotated[float, Meta(ge=0, le=MAX_TIMED_S)] = TIMED_S
 
 
 class Follower(Struct):
@@ -180,7 +186,7 @@ class Looking:
         """
         asked = _read(question, TopQuestion)
         bus = self._bus
-        bus.timed, self._timed_until = True, now + TIMED_S
+        bus.timed, self._timed_until = True, max(self._timed_until, now + asked.timed_s)
         self._times.looked_at()
         services = list(bus.services.values())
         if asked.sort == "name":
@@ -194,10 +200,30 @@ class Looking:
             "clock": now,
             "totals": {**views.totals(bus), **self._facts()},
             "services": [self._service(service, now) for service in services],
+            "rest": self._rest(services),
             "workers": [views.worker_view(worker, now, dialect_of) for worker in workers],
             "workers_late": sum(1 for worker in bus.workers.values() if views.is_late(worker, now)),
+            "workers_by_dialect": Counter(dialect_of(worker.voice) for worker in bus.workers.values()),
             "nodes": [views.node_view(node, now) for node in nodes],
             "nodes_late": sum(1 for node in bus.nodes.values() if node.state is NodeState.LATE),
+        }
+
+    def _rest(self, listed: list[Service]) -> dict[str, Any]:
+        """The services that are not listed, summed up."""
+        known = self._bus.services
+        if len(listed) == len(known):
+            return {"services": 0}
+        names = {service.name for service in listed}
+        others = [service for service in known.values() if service.name not in names]
+        times: Counter[int] = Counter()
+        for name, counts in self._times.counts.items():
+            if name not in names:
+                times.update(counts)
+        return {
+            "services": len(others),
+            "queued": sum(service.queue.length for service in others),
+            **{field: sum(getattr(one, field) for one in others) for field in SUMMED},
+            "times": {str(place): n for place, n in times.items()},
         }
 
     def _rank(self, sort: str, service: Service, now: float) -> tuple[float, int]:

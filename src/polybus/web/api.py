@@ -6,7 +6,6 @@ Which address asks what is a table (`QUESTIONS`, `ORDERS`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +18,8 @@ from polybus.client.admin import QuestionRefused
 from polybus.core.tables import NO_STORE
 from polybus.web.answers import HELP, Refused, answer, problem, raw
 from polybus.web.asking import TIMEOUT_S
-from polybus.web.live import Live
+from polybus.web.lag import pipeline_of
+from polybus.web.metrics import render
 from polybus.web.reading import Reader, number, read_body, read_query, seconds
 from polybus.web.state import state_of
 
@@ -166,13 +166,9 @@ async def readyz(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """For Prometheus. A broker that is away is a metric, too, and no failure of ours."""
-    try:
-        render = import_module("polybus.web.metrics").render
-    except ModuleNotFoundError:
-        raise Refused(501, "there are no metrics in this version", "ask /api/status") from None
-    live: Live = state_of(request).live
-    await live.refresh("status", "top")
-    text, kind = render(live)
+    state = state_of(request)
+    await state.live.refresh("status", "top")
+    text, kind = render(state.live, pipeline_of(state.history))
     return Response(text, 200, {"cache-control": "no-store"}, kind)
 
 

@@ -48,7 +48,7 @@ class History:
     """The tables and journals, and the threads that read them."""
 
     def __init__(self, tables: str, journals: Sequence[Path]) -> None:
-        self._place = tables
+        self.place: Final = tables
         self._tables: Tables | None = None
         self._opening = threading.Lock()
         self.journals: Final = tuple(journals)
@@ -61,7 +61,7 @@ class History:
             if self._tables is None:
                 from polybus.web.tables import Tables
 
-                self._tables = Tables(self._place)
+                self._tables = Tables(self.place)
             return self._tables
 
     async def read(self, call: Callable[[], T]) -> T:

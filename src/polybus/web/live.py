@@ -25,6 +25,8 @@ IDLE_S: Final = 5.0
 PATIENCE_S: Final = 2.0
 # Services, workers and nodes in one look, each; those that come first in the order of rates.
 LISTED: Final = 200
+# So long after a look the broker goes on counting how long requests take: Prometheus may come once a minute.
+TIMED_S: Final = 75.0
 # For so long the answer to a question is the answer to the same question by others.
 SHARED_S: Final = 0.9
 # Different questions whose answers are kept for that moment.
@@ -131,7 +133,7 @@ class Live:
                 continue
 
     async def _look(self, do: str) -> None:
-        question = {"limit": LISTED} if do == "top" else {}
+        question = {"limit": LISTED, "timed_s": TIMED_S} if do == "top" else {}
         try:
             async with asyncio.timeout(PATIENCE_S):
                 self._answers[do] = await self.ask(do, **question)
