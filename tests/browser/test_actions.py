@@ -152,3 +152,23 @@ def test_looking_needs_no_token(look: Callable[..., Sight], dashboard: Dashboard
     sight.open("services")
     sight.row("echo.mdr").wait_for()
     sight.check()
+
+
+def test_where_looking_needs_the_token_it_is_asked_for_once(browser: Any, scene: Scene) -> None:
+    with (
+        Dashboard(scene.folder, scene.admin_endpoint, "--allow-host", "bus.example") as dashboard,
+        Sight(browser, dashboard.root) as sight,
+    ):
+        dialog: Any = sight.page.get_by_role("dialog", name="This needs the token")
+        dialog.get_by_role("button", name="Not now").click()
+        connection = sight.page.locator("#connection")
+        until(lambda: connection.get_attribute("data-connection") == "locked", "word of the token")
+        assert "Looking needs the token" in sight.page.locator("#alarm").inner_text()
+        sight.open("services")
+        assert dialog.count() == 0
+        # The address that was printed opens it.
+        sight.page.goto(dashboard.address)
+        until(lambda: connection.get_attribute("data-connection") == "up", "a live page")
+        sight.open("services")
+        sight.row("echo.mdr").wait_for()
+        assert [url for url in sight.asked if TOKEN in url] == [dashboard.address]

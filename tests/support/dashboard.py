@@ -13,9 +13,9 @@ TOKEN: Final = "a-token-for-tests"
 class Dashboard:
     """The process; `address` has the token in it, `root` does not. It can be killed and started again."""
 
-    def __init__(self, folder: Path, admin: str) -> None:
+    def __init__(self, folder: Path, admin: str, *more: str) -> None:
         self._folder = folder
-        self._arguments = ("--admin", admin, "--data-dir", str(folder / "data"), "--token", TOKEN)
+        self._arguments = ("--admin", admin, "--data-dir", str(folder / "data"), "--token", TOKEN, *more)
         self._port = 0
         self.start()
 

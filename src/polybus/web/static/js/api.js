@@ -21,6 +21,8 @@ export class ApiError extends Error {
 }
 
 let askForToken = async () => false;
+// Whoever does not want to give the token is not asked for it again by a page that only looks.
+let isDeclined = false;
 
 /** How a person is asked for the token: a function of the reason that says whether there is a new one. */
 export function onTokenWanted(ask) {
@@ -39,10 +41,7 @@ export function takeToken() {
 
 export function keepToken(token) {
   sessionStorage.setItem(KEY, token.trim());
-}
-
-export function hasToken() {
-  return Boolean(sessionStorage.getItem(KEY));
+  isDeclined = false;
 }
 
 function headers(more) {
@@ -84,19 +83,27 @@ async function request(method, path, body) {
   return response.json();
 }
 
-async function withToken(call) {
+async function withToken(call, isWanted = true) {
   for (;;) {
+    const used = sessionStorage.getItem(KEY);
     try {
       return await call();
     } catch (error) {
-      if (error.status !== 401 || !(await askForToken(error.message))) throw error;
+      if (error.status !== 401) throw error;
+      // Somebody else was asked meanwhile.
+      if (sessionStorage.getItem(KEY) !== used) continue;
+      if (isDeclined && !isWanted) throw error;
+      if (!(await askForToken(error.message))) {
+        isDeclined = true;
+        throw error;
+      }
     }
   }
 }
 
 /** The answer to a question: get("/api/jobs", {state: "queued"}). Empty parameters are left out. */
 export function get(path, parameters = {}) {
-  return withToken(() => request("GET", address(path, parameters)));
+  return withToken(() => request("GET", address(path, parameters)), false);
 }
 
 /** An action. It needs the token; whoever has none or a wrong one is asked for it. */
@@ -122,11 +129,10 @@ export function follow(path, on) {
   const run = async () => {
     while (!whole.signal.aborted) {
       try {
-        await withToken(() =>
-          read(path, whole.signal, on, () => {
-            pause = FIRST_PAUSE_S;
-          }),
-        );
+        const opened = () => {
+          pause = FIRST_PAUSE_S;
+        };
+        await withToken(() => read(path, whole.signal, on, opened), false);
         throw new ApiError(0, "the dashboard's own process closed the connection");
       } catch (error) {
         if (whole.signal.aborted) return;
@@ -191,9 +197,18 @@ class Events {
     for (const line of lines) this.line(line);
   }
 
+  tell() {
+    try {
+      this.on.event(this.name || "message", JSON.parse(this.data.join("\n")));
+    } catch (error) {
+      // A mistake of ours is no fault of the connection.
+      reportError(error);
+    }
+  }
+
   line(line) {
     if (line === "") {
-      if (this.data.length) this.on.event(this.name || "message", JSON.parse(this.data.join("\n")));
+      if (this.data.length) this.tell();
       this.name = "";
       this.data = [];
     } else if (line.startsWith("data:")) {

@@ -17,7 +17,7 @@ const FRACTIONS = [0.5, 0.95, 0.99];
 const GAP_S = 5;
 const TOTALS = ["accepted", "replied", "failed", "expired", "rejected", "published", "retried"];
 
-/** connection: "connecting", "up", "down" (the broker) or "lost" (the dashboard's own process). */
+/** connection: "connecting", "up", "down" (the broker), "lost" (the dashboard's own process), "locked" (no token). */
 export const live = {
   connection: "connecting",
   error: "",
@@ -64,7 +64,7 @@ export function start() {
       tell();
     },
     broken(error) {
-      away("lost", { error: error.message, next: error.next });
+      away(error.status === 401 ? "locked" : "lost", { error: error.message, next: error.next });
       tell();
     },
   });

@@ -159,7 +159,19 @@ function closeMenu() {
 
 // -- the connection -------------------------------------------------------------------------------
 
-const WORDS = { connecting: "connecting …", up: "live", down: "broker down", lost: "dashboard lost" };
+const WORDS = {
+  connecting: "connecting …",
+  up: "live",
+  down: "broker down",
+  lost: "dashboard lost",
+  locked: "token needed",
+};
+// What is wrong, and what to do if nobody else says so.
+const ALARMS = {
+  down: ["The broker does not answer.", "'polybus serve' starts it"],
+  lost: ["The dashboard's own process does not answer.", "'polybus web' starts it"],
+  locked: ["Looking needs the token, too.", "load the page with the address that 'polybus web' printed"],
+};
 
 function drawConnection() {
   const element = document.getElementById("connection");
@@ -172,22 +184,18 @@ function drawConnection() {
       : WORDS[live.connection],
   );
   const alarm = document.getElementById("alarm");
-  const isAway = live.connection === "down" || live.connection === "lost";
+  const isAway = live.connection in ALARMS;
   document.body.classList.toggle("is-stale", isAway);
   if (isAway) {
     const key = `${live.connection} ${live.error}`;
     if (alarm.dataset.key !== key) {
       alarm.dataset.key = key;
-      const title =
-        live.connection === "down"
-          ? "The broker does not answer."
-          : "The dashboard's own process does not answer.";
-      const next =
-        live.next || (live.connection === "down" ? "'polybus serve' starts it" : "'polybus web' starts it");
+      const [title, next] = ALARMS[live.connection];
+      const words = `${sentence(live.error)}. ${sentence(live.next || next)}.`;
       put(
         alarm,
         h("strong", {}, title),
-        ` ${sentence(live.error)}. ${sentence(next)}. This page looks again by itself; what it shows is from before.`,
+        ` ${words} This page looks again by itself; what it shows is from before.`,
       );
     }
   } else {

@@ -2,6 +2,11 @@
 
 import { exact, plural, rate, span } from "./format.js";
 
+const AWAY = {
+  down: "The broker is down",
+  lost: "The dashboard's own process is gone",
+  locked: "Looking needs the token",
+};
 // A queue that is older than this is no queue that moves.
 const OLD_S = 5;
 // A share of failures of the last minute that deserves a word.
@@ -16,12 +21,7 @@ const MOST = 7;
 /** {state: "good" | "warn" | "bad" | "", title, remarks: [{kind, text, place}]} */
 export function verdict(live, { status, pipeline, dead }) {
   if (live.connection === "connecting") return { state: "", title: "Looking for the broker …", remarks: [] };
-  if (live.connection !== "up")
-    return {
-      state: "bad",
-      title: live.connection === "down" ? "The broker is down" : "The dashboard's own process is gone",
-      remarks: [],
-    };
+  if (live.connection in AWAY) return { state: "bad", title: AWAY[live.connection], remarks: [] };
   const remarks = [...ofServices(live), ...ofTotals(live.look), ...ofStatus(status), ...ofPipeline(pipeline)];
   if (dead?.length) {
     const count = dead.length >= MOST_DEAD ? `${MOST_DEAD} or more dead letters wait` : "";
