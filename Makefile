@@ -19,7 +19,7 @@ $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
 .PHONY: help setup demo test test-plain lint format types contracts conformance matrix bridge browser fuzz crash store-faults bench-broker \
-	bench-jobs bench-fanout bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes docs-check diagrams reference lock clean
+	bench-jobs bench-fanout bench-dashboard bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes docs-check diagrams reference lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ bench-jobs: $(STAMP) ## measure guaranteed jobs, beside Celery and Dramatiq
 
 bench-fanout: $(STAMP) ## measure publications to many subscribers, against libzmq's own proxy
 	$(BIN)/python benchmarks/fanout.py $(ARGS)
+
+bench-dashboard: $(STAMP) ## measure what the dashboard in ten browsers costs the broker
+	$(BIN)/python benchmarks/dashboard.py $(ARGS)
 
 bench-pipeline: $(STAMP) ## measure the pipeline on five million events, beside bare Spark and DuckDB
 	$(BIN)/python benchmarks/pipeline.py $(ARGS)

@@ -78,19 +78,20 @@ def web(
     whoever wants to retry, cancel or drop something needs the token, which is in the address that is printed.
     """
     require_web()
+    secret, is_kept = choose_token(token, token_file)
+    from polybus.web.serving import listen, serve
+
+    listener = listen(host, port)
+    bound = listener.getsockname()[1]
     for number in (signal.SIGINT, signal.SIGTERM):
-        # From the first moment on: whoever stops it while it starts wants the same.
+        # Whoever stops it while it starts wants the same as later.
         signal.signal(number, lambda *_: sys.exit(0))
     from polybus import config
     from polybus.cli.find import admin_place, config_path
     from polybus.cli.output import say
     from polybus.web.app import make_app
     from polybus.web.guard import Guard, is_any
-    from polybus.web.serving import listen, serve
 
-    secret, is_kept = choose_token(token, token_file)
-    listener = listen(host, port)
-    bound = listener.getsockname()[1]
     guard = Guard(secret, host, allow_host or ())
     if guard.is_private:
         say(

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -24,6 +26,7 @@ from polybus.web.history import History
 from polybus.web.live import Live
 from polybus.web.state import State
 
+ANY_METHOD: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 STATIC: Final = Path(__file__).with_name("static")
 
 
@@ -34,6 +37,15 @@ class Pages(StaticFiles):
         response = await super().get_response(path, scope)
         response.headers.setdefault("cache-control", "no-cache")
         return response
+
+
+async def no_such(request: Request) -> Response:
+    """What no address of the API answers, or not for this method."""
+    routes: list[BaseRoute] = [*streams.ROUTES, *history.ROUTES, *api.ROUTES]
+    partly = [route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL]
+    methods = {method for route in partly if isinstance(route, Route) for method in route.methods or ()}
+    headers = {"allow": ", ".join(sorted(methods))} if methods else None
+    raise HTTPException(405 if methods else 404, headers=headers)
 
 
 def make_app(find: Callable[[], str], guard: Guard, tables: str, journals: Sequence[Path]) -> Starlette:
@@ -62,7 +74,8 @@ def make_app(find: Callable[[], str], guard: Guard, tables: str, journals: Seque
             *streams.ROUTES,
             *history.ROUTES,
             *api.ROUTES,
-            Mount("/api", Starlette(exception_handlers=ON_ERRORS)),
+            Route("/api", no_such, methods=ANY_METHOD),
+            Route("/api/{rest:path}", no_such, methods=ANY_METHOD),
             Mount("/", Pages(directory=STATIC, html=True)),
         ],
         middleware=[Middleware(GuardMiddleware, guard=guard)],

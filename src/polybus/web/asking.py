@@ -49,7 +49,7 @@ class Desk:
         self.endpoint = ""
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
-        self._listener: asyncio.Task[None] | None = None
+        self._listeners: list[asyncio.Task[None]] = []
         self._number = 0
         self._open: dict[bytes, asyncio.Future[bytes]] = {}
         self._decoder: Final = msgspec.json.Decoder(Answer)
@@ -92,7 +92,8 @@ class Desk:
         endpoint = self.find()
         socket = open_socket(self.context(), endpoint)
         self.endpoint, self._socket = endpoint, socket
-        self._listener = asyncio.get_running_loop().create_task(self._listen(socket))
+        loop = asyncio.get_running_loop()
+        self._listeners = [loop.create_task(self._listen(socket)), loop.create_task(self._watch(socket))]
         return socket
 
     def context(self) -> zmq.asyncio.Context:
@@ -106,11 +107,12 @@ class Desk:
                 self._disconnect()
 
     def _disconnect(self) -> None:
-        if self._listener is not None:
-            self._listener.cancel()
+        for listener in self._listeners:
+            listener.cancel()
         if self._socket is not None:
+            self._socket.disable_monitor()
             self._socket.close(0)
-        self._listener = self._socket = None
+        self._listeners, self._socket = [], None
 
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:
         while True:
@@ -120,6 +122,20 @@ class Desk:
             waiting = self._open.get(frames[2])
             if waiting is not None and not waiting.done():
                 self._settle(waiting, frames[3])
+
+    async def _watch(self, socket: zmq.asyncio.Socket) -> None:
+        """Nobody waits for an answer that cannot come any more: its connection is gone."""
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        try:
+            while True:
+                await monitor.recv_multipart()
+                for waiting in self._open.values():
+                    if not waiting.done():
+                        waiting.set_exception(
+                            ConnectionLost(f"the connection to the broker at {self.endpoint} broke")
+                        )
+        finally:
+            monitor.close(0)
 
     def _settle(self, waiting: asyncio.Future[bytes], text: bytes) -> None:
         try:
@@ -133,10 +149,9 @@ class Desk:
             waiting.set_result(bytes(answer.ok))
 
     async def close(self) -> None:
-        listener = self._listener
+        listeners = self._listeners
         self._disconnect()
-        if listener is not None:
-            await asyncio.gather(listener, return_exceptions=True)
+        await asyncio.gather(*listeners, return_exceptions=True)
         if self._context is not None:
             self._context.destroy(0)
             self._context = None

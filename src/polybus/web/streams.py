@@ -134,10 +134,12 @@ async def log_events(live: Live, question: dict[str, Any]) -> AsyncGenerator[byt
             yield down(str(error))
             if isinstance(error, QuestionRefused):
                 return
+            # When it is back, it says so at once.
+            more.pop("wait_s", None)
             await asyncio.sleep(AWAY_S)
             continue
         place = msgspec.json.decode(found, type=Place)
-        if place.records != EMPTY_LIST or place.missed or not more:
+        if place.records != EMPTY_LIST or place.missed or "wait_s" not in more:
             said_at = time.monotonic()
             yield event("logs", found)
         elif time.monotonic() - said_at > COMMENT_S:
