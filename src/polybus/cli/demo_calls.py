@@ -69,13 +69,13 @@ def slower() -> list[str]:
     from polybus.journal.recorder import records_are_compiled
     from polybus.server.pump import COMPILED, pump_report
 
-    plain = [] if pump_report()[0] == COMPILED else ["what moves messages (the pump)"]
+    plain = [] if pump_report()[0] == COMPILED else ["the pump, which moves messages"]
     plain += [] if records_are_compiled() else ["the broker's core"]
     if not plain:
         return []
     return [
-        f"slower here: {' and '.join(plain)} runs as plain Python, about a fifth of the throughput; "
-        "a C compiler at setup makes it fast ('polybus doctor' has more)"
+        f"slower here: not compiled, but run as Python: {' and '.join(plain)}. It does the same with about a "
+        "fifth of the throughput; a C compiler at setup makes it fast ('polybus doctor' says more)"
     ]
 
 

@@ -193,7 +193,8 @@ def show(stage: Stage) -> None:
     }
     stage.console.print()
     stage.say("rows: " + ", ".join(f"{name} {rows:,}" for name, rows in sizes.items()))
-    rows = read_table(place, "service_metrics", list(METRICS)).to_pylist()
+    # A service in whose window nothing but its workers came or went is of no interest here.
+    rows = [row for row in read_table(place, "service_metrics", list(METRICS)).to_pylist() if row["requests"]]
     stage.console.print(metrics_table(sorted(rows, key=lambda row: (-row["requests"], row["service"]))))
 
 

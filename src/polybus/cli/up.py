@@ -24,7 +24,7 @@ def up(
     app: Annotated[
         str,
         typer.Argument(
-            metavar="[MODULE:BUS]",
+            metavar="MODULE:BUS",
             help="The application that the workers run, as for 'polybus worker'. Without it a small example: "
             "the service 'hello'.",
         ),

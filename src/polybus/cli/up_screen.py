@@ -65,7 +65,8 @@ class Screen:
 
     def tell(self, name: str, text: str, is_bad: bool = False, said: bool = False) -> None:
         """One line about a part; what it says itself stands after a bar."""
-        line = Text(time.strftime("%H:%M:%S "), "dim")
+        line = Text()
+        line.append(time.strftime("%H:%M:%S "), "dim")
         line.append(f"{name:<9}", STYLES.get(name, OTHER_STYLE))
         line.append(" | " if said else "   ", "dim")
         line.append(printable(text), "yellow" if is_bad else "")
