@@ -49,7 +49,7 @@ LAYERS = {
     "config": layer("errors core", "msgspec"),
     "dialects": layer("errors wire core", "msgspec"),
     "store": layer("errors core", "msgspec"),
-    "journal": layer("errors core", "msgspec pyarrow"),
+    "journal": layer("errors core telemetry", "msgspec pyarrow"),
     "telemetry": layer("errors wire", "msgspec opentelemetry"),
     "server": layer("errors config wire core dialects store journal telemetry", "msgspec zmq"),
     "client": Layer(

@@ -184,7 +184,13 @@ def _completed(arguments: list[str]) -> list[str]:
 
 
 def _fail(text: str, status: int = 1) -> int:
-    print(f"polybus: {text}" if text.endswith((".", "?")) else f"polybus: {text}.", file=sys.stderr)
+    text = text if text.endswith((".", "?")) else f"{text}."
+    if os.environ.get("POLYBUS_LOG_FORMAT") == "json":
+        from polybus.telemetry.logs import log
+
+        log(text, "error", "polybus.cli", status=status)
+    else:
+        print(f"polybus: {text}", file=sys.stderr)
     return status
 
 

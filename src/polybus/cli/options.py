@@ -39,6 +39,11 @@ class TopicDialect(StrEnum):
     emqp = "emqp"
 
 
+class LogFormat(StrEnum):
+    text = "text"
+    json = "json"
+
+
 def dialect_option(purpose: str, dialects: type[StrEnum] = Dialect) -> Any:
     return typer.Option("--dialect", metavar="DIALECT", help=f"The dialect {purpose}: {', '.join(dialects)}.")
 
@@ -67,6 +72,15 @@ Address = Annotated[
         metavar="ADDRESS",
         help="Where the broker listens for this: an endpoint, host:port or a host. Without it the "
         "environment (POLYBUS_MDR_CLIENT, POLYBUS_EBUS_PUBLISH and so on), else the default port here.",
+    ),
+]
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format",
+        envvar="POLYBUS_LOG_FORMAT",
+        show_envvar=True,
+        help="How lines on standard error are written: for people (text), or one JSON object each (json).",
     ),
 ]
 Timeout = Annotated[

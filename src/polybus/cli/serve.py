@@ -1,7 +1,7 @@
 """`polybus serve`: one broker in the foreground, until a signal has drained it.
 
 Standard output has the one line that others wait for; everything for people goes to standard error,
-written in one go, because signal handlers write there, too.
+as text or as JSON (`telemetry.logs`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
-import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -21,11 +19,14 @@ from polybus.cli.settings import flatten
 from polybus.config import Settings
 from polybus.errors import ConfigError
 from polybus.server.broker import Broker
+from polybus.telemetry import logs
+from polybus.telemetry.logs import log as log
 
 
 def serve(load: Callable[[], Settings], as_json: bool = False) -> int:
     """Run a broker; the exit status is that of the signal which ended it."""
     settings = load()
+    logs.use(settings.broker.log_format)
     broker = Broker(settings)
     asked: list[int] = []
 
@@ -54,13 +55,15 @@ def serve(load: Callable[[], Settings], as_json: bool = False) -> int:
         broker.ask_to_drain()
     broker.run()
     left = broker.bus.request_count
-    log(f"stopped with {left} unanswered requests" if left else "stopped; everything was answered")
+    text = f"stopped with {left} unanswered requests" if left else "stopped; everything was answered"
+    log(text, "warning" if left else "info", unanswered=left)
     return 128 + signal.SIGINT if asked[:1] == [signal.SIGINT] else 0
 
 
 def announce(broker: Broker, endpoints: Mapping[str, str], as_json: bool) -> None:
     facts = broker.facts()
-    log(f"broker {facts['broker']!r} is up, process {facts['pid']}, {facts['pump']} pump")
+    named = {key: facts[key] for key in ("broker", "pid", "pump")}
+    log(f"broker {facts['broker']!r} is up, process {facts['pid']}, {facts['pump']} pump", **named)
     log(exposure(endpoints.values()))
     # A reader that closed our output early is no reason to stop.
     with contextlib.suppress(BrokenPipeError):
@@ -130,9 +133,3 @@ def differences(before: Mapping[str, object], after: Mapping[str, object]) -> li
         for name in {**before, **after}
         if before.get(name, gone) != after.get(name, gone)
     ]
-
-
-def log(text: str) -> None:
-    """One line for people. A closed standard error is no reason to stop either."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"{time.strftime('%H:%M:%S')} polybus: {text}\n".encode())

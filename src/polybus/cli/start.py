@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polybus.cli.options import Admin, DataDir, Json, WrongUse, examples
+from polybus.cli.options import Admin, DataDir, Json, LogFormat, WrongUse, examples
 
 
 class Pump(StrEnum):
@@ -74,6 +74,15 @@ def serve(
     name: Annotated[
         str | None, _env("name", "--name", help="What other components call this broker (default: polybus).")
     ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        _env(
+            "log_format",
+            "--log-format",
+            help="How lines on standard error are written: for people (text, the default), or one JSON "
+            "object each (json).",
+        ),
+    ] = None,
     set_: Set = None,
     json_: Json = False,
 ) -> None:
@@ -87,6 +96,7 @@ def serve(
 
     overrides = configuration.any_free_ports() if any_port else {}
     named = {"data_dir": data_dir, "host": host, "pump": pump and pump.value, "name": name}
+    named["log_format"] = log_format and log_format.value
     overrides |= {f"broker.{option}": value for option, value in named.items() if value is not None}
     overrides |= read_assignments(set_ or [])
     status = run(lambda: configuration.load(config, overrides), json_)

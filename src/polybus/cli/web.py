@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from polybus.cli.options import Admin, DataDir, WrongUse, examples
+from polybus.cli.options import Admin, DataDir, LogFormat, LogFormatOption, WrongUse, examples
 from polybus.errors import ConfigError
 
 DEFAULT_PORT: Final = 5280
@@ -29,10 +29,24 @@ def web(
     admin: Admin = None,
     data_dir: DataDir = None,
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; 0.0.0.0 means every one of this machine.")
+        str,
+        typer.Option(
+            "--host",
+            envvar="POLYBUS_WEB_HOST",
+            show_envvar=True,
+            help="The address to listen on; 0.0.0.0 means every one of this machine.",
+        ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any free one.")
+        int,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            envvar="POLYBUS_WEB_PORT",
+            show_envvar=True,
+            help="The port; 0 takes any free one.",
+        ),
     ] = DEFAULT_PORT,
     tables: Annotated[
         str,
@@ -60,7 +74,12 @@ def web(
     ] = "",
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", help="A file with the token; made, with a new one, if it is not there."),
+        typer.Option(
+            "--token-file",
+            envvar="POLYBUS_WEB_TOKEN_FILE",
+            show_envvar=True,
+            help="A file with the token; made, with a new one, if it is not there.",
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
@@ -71,6 +90,7 @@ def web(
             "the token then, too.",
         ),
     ] = None,
+    log_format: LogFormatOption = LogFormat.text,
 ) -> None:
     """Show the whole bus in a browser: live rates and latency, services, workers, jobs, logs, traces, tables.
 
@@ -78,6 +98,9 @@ def web(
     whoever wants to retry, cancel or drop something needs the token, which is in the address that is printed.
     """
     require_web()
+    from polybus.telemetry import logs
+
+    logs.use(log_format.value)
     secret, is_kept = choose_token(token, token_file)
     from polybus.web.serving import listen, serve
 
@@ -88,15 +111,16 @@ def web(
         signal.signal(number, lambda *_: sys.exit(0))
     from polybus import config
     from polybus.cli.find import admin_place, config_path
-    from polybus.cli.output import say
     from polybus.web.app import make_app
     from polybus.web.guard import Guard, is_any
 
     guard = Guard(secret, host, allow_host or ())
     if guard.is_private:
-        say(
+        logs.log(
             "it can be reached from elsewhere: reading needs the token, too. There is no TLS here: "
-            "whoever sees the traffic sees the token; put a proxy with TLS before it"
+            "whoever sees the traffic sees the token; put a proxy with TLS before it",
+            "warning",
+            "polybus.web",
         )
 
     def ready() -> None:

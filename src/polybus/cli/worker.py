@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from polybus.cli.options import DataDir, Dialect, Json, WrongUse, dialect_option, examples
+from polybus.cli.options import (
+    DataDir,
+    Dialect,
+    Json,
+    LogFormat,
+    LogFormatOption,
+    WrongUse,
+    dialect_option,
+    examples,
+)
 
 # EventMQ's own default for a queue without a weight is 10; larger numbers come first.
 MAX_WEIGHT = 1_000_000
@@ -103,6 +112,7 @@ def worker(
         bool,
         typer.Option("--prefix", help="Put the number of the process before every line that jobs print."),
     ] = False,
+    log_format: LogFormatOption = LogFormat.text,
     json_: Json = False,
 ) -> None:
     """Run the jobs and services of an application in a pool of processes.
@@ -114,7 +124,10 @@ def worker(
     from polybus.runtime.pool import Rules
     from polybus.runtime.settings import Settings
     from polybus.runtime.supervisor import Supervisor
+    from polybus.telemetry import logs
 
+    # In its children the application comes first: it may have plans of its own for `logging`.
+    logs.use(log_format.value, capture_logging=False)
     settings = Settings(
         app=app,
         queues=read_queues(queue or []),
@@ -175,6 +188,6 @@ def _announce(facts: dict[str, Any], as_json: bool) -> None:
 
 
 def _log(text: str) -> None:
-    from polybus.cli.serve import log
+    from polybus.telemetry.logs import log
 
-    log(text)
+    log(text, logger="polybus.worker")

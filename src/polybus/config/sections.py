@@ -40,8 +40,9 @@ class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     backlog: Count = 4096
     # What moves messages: "compiled", "pyzmq", or empty: the fastest there is.
     pump: str = ""
-    # How the broker's own lines on standard error are written: for people, or one JSON object each.
-    log_format: Literal["text", "json"] = "text"
+    # How lines on standard error are written: for people ("text"), or one JSON object each ("json"). Empty:
+    # as POLYBUS_LOG_FORMAT says, which holds for workers and the dashboard, too; or as text.
+    log_format: Literal["", "text", "json"] = ""
 
 
 class EbusSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,6 +33,7 @@ from polybus.journal.compaction import Compactor
 from polybus.journal.log import make_folder
 from polybus.journal.progress import Progress, read_progress, write_progress
 from polybus.journal.retention import Readers, Retention
+from polybus.telemetry.logs import log
 
 # How often it looks by itself: the broker's word may get lost, and alone there is none.
 LOOK_S: Final = 5.0
@@ -177,9 +178,8 @@ class Archive:
 
 
 def say(text: str) -> None:
-    """One line for people, in one piece: others write there, too."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"{time.strftime('%H:%M:%S')} polybus archiver: {text}\n".encode())
+    """One line for people."""
+    log(text, logger="polybus.archiver")
 
 
 class Attention:

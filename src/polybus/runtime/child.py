@@ -17,7 +17,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from typing import Final
 
 import msgspec
@@ -29,6 +28,7 @@ from polybus.runtime import loading
 from polybus.runtime.page import Page
 from polybus.runtime.pipe import BELL, Kind, Order, OrderReader, write_report
 from polybus.runtime.running import Runner, write_error
+from polybus.telemetry import logs
 
 READ_BYTES: Final = 1024 * 1024
 # How long answers may lie in the ring while more jobs are run, and which are small enough for it.
@@ -240,7 +240,11 @@ def main(pipe: socket.socket, page_fd: int, name: str, max_memory: int, watched:
     page = Page(page_fd)
     os.close(page_fd)
     try:
-        child = Child(pipe, page, loading.load(name), max_memory, watched)
+        bus = loading.load(name)
+        if logs.is_json():
+            # Now it is known whether the application has other plans.
+            logs.handle_logging()
+        child = Child(pipe, page, bus, max_memory, watched)
         child.serve()
     except (BrokenPipeError, ConnectionResetError):
         # The supervisor is gone, and with it everybody who wanted an answer.
@@ -248,7 +252,7 @@ def main(pipe: socket.socket, page_fd: int, name: str, max_memory: int, watched:
     except PolybusError as error:
         return _fault(pipe, str(error))
     except Exception as error:
-        traceback.print_exc()
+        logs.log("the application cannot be started", "error", "polybus.worker", error)
         return _fault(pipe, f"the application cannot be started: {type(error).__name__}: {error}")
     return 0
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import sys
-import time
 import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -20,14 +18,14 @@ from typing import Any, Final
 import msgspec
 
 from polybus.client.app import Bus
-from polybus.client.current import CurrentJob, JobInterrupted, set_current
+from polybus.client.current import CurrentJob, JobInterrupted, current_job, set_current
 from polybus.client.failures import FAILED, REJECTED
 from polybus.client.handlers import Handler, Request, answer_frames, failure_text
 from polybus.client.sessions.port import Work
 from polybus.errors import WorkerRejected
 from polybus.runtime.gate import Gate, read_call
 from polybus.runtime.pipe import Kind, Order, write_frames
-from polybus.telemetry import tracing
+from polybus.telemetry import logs, tracing
 
 # A larger error object is none any more (`client.failures`); this leaves room for escapes.
 MAX_DETAIL: Final = 8000
@@ -197,7 +195,19 @@ def _print_error(error: BaseException) -> None:
     own = error.__traceback__
     while own is not None and own.tb_next is not None and own.tb_frame.f_code.co_filename.startswith(_OURS):
         own = own.tb_next
-    traceback.print_exception(type(error), error, own)
+    if logs.is_json():
+        job = current_job()
+        logs.log(
+            failure_text(error),
+            "error",
+            "polybus.job",
+            error.with_traceback(own),
+            job=job.id,
+            queue=job.queue,
+            attempt=job.attempt,
+        )
+    else:
+        traceback.print_exception(type(error), error, own)
 
 
 def _fitting(hook: Callable[..., Any], most: int) -> Callable[..., Any]:
@@ -216,6 +226,5 @@ def _say_if_it_fails(hook: Callable[..., Any], *arguments: Any) -> None:
     """A hook after the job changes nothing about what came of it."""
     try:
         hook(*arguments)
-    except Exception:
-        print(f"polybus: a hook failed after the job ({time.strftime('%H:%M:%S')})", file=sys.stderr)
-        traceback.print_exc()
+    except Exception as error:
+        logs.log("a hook failed after the job", "error", "polybus.job", error)

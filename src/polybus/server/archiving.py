@@ -19,6 +19,7 @@ from typing import Any, Final
 from polybus.config import JournalSettings
 from polybus.journal.log import FINISHED, log_path
 from polybus.journal.progress import read_progress
+from polybus.telemetry.logs import log
 
 LOOK_S: Final = 0.5
 # The pause before it is started again; each further one is twice as long. One that lived so long did well.
@@ -66,10 +67,11 @@ class Archiving:
                 self._pause_s = PAUSE_S
             self._trouble = f"it ended with status {status}"
             self._start_at = now + self._pause_s
-            print(
-                f"polybus: the journal's archiver ended with status {status}; it is started again in "
+            log(
+                f"the journal's archiver ended with status {status}; it is started again in "
                 f"{self._pause_s:g} s",
-                file=sys.stderr,
+                "warning",
+                status=status,
             )
             self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
             self.restarts += 1
@@ -125,10 +127,7 @@ class Archiving:
             # Nothing is lost by that.
             process.kill()
             process.wait()
-            print(
-                f"polybus: the journal's archiver was not done after {END_S:g} s; the next one goes on",
-                file=sys.stderr,
-            )
+            log(f"the journal's archiver was not done after {END_S:g} s; the next one goes on", "warning")
 
     def facts(self, finished: int, wall: float) -> dict[str, Any]:
         """What it is doing. `finished` is the number of the last log that is finished."""

@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from polybus.config import BeaconSettings
 from polybus.server.interfaces import Interface, interfaces
+from polybus.telemetry.logs import log
 from polybus.wire.dbp_udp import write_beacon
 
 LOOPBACK: Final = "127.0.0.1"
@@ -58,7 +59,7 @@ class Beacon:
         *,
         clock: Callable[[], float] = time.monotonic,
         look: Callable[[], list[Interface]] = interfaces,
-        tell: Callable[[str], None] = lambda text: print(f"polybus: {text}", file=sys.stderr),
+        tell: Callable[[str], None] = lambda text: log(text, "warning"),
     ) -> None:
         """`endpoint` is where DBP is bound; empty if it is not."""
         self._settings = settings

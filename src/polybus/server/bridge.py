@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
-import sys
 from ipaddress import ip_address
 from math import inf
 from typing import Any, Final
@@ -33,6 +32,7 @@ from polybus.errors import ConfigError
 from polybus.server.effects import Outbox
 from polybus.server.links import Link, make_socket
 from polybus.server.pump import Pump
+from polybus.telemetry.logs import log
 from polybus.wire.bridge import is_broker_name
 from polybus.wire.frames import EMPTY
 
@@ -191,7 +191,7 @@ class Bridges:
             return
         if line.peer.denied and line.peer.denied != LINKED and text != line.complained:
             line.complained = text
-            print(f"polybus: no bridge to {line.peer.endpoint}: {text}", file=sys.stderr, flush=True)
+            log(f"no bridge to {line.peer.endpoint}: {text}", "error", peer=line.peer.endpoint)
 
     # -- what is seen -----------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ import os
 import secrets
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -43,6 +42,7 @@ from polybus.server.journaling import Journaling
 from polybus.server.keeping import Keeping
 from polybus.server.pump import open_pump
 from polybus.server.watchers import Watchers
+from polybus.telemetry.logs import log
 
 # Messages taken from one socket in one turn: enough to spread the cost, few enough to stay quick.
 BATCH: Final = 256
@@ -256,8 +256,8 @@ class Broker:
         if self.internal_errors <= REPORTED_ERRORS:
             shown = [bytes(frame)[:64] for frame in frames[:16]]
             name = self._assembly.links[link].name if link < len(self._assembly.links) else "wake"
-            print(f"polybus: internal error at a message on {name}: {shown!r}", file=sys.stderr)
-            traceback.print_exc()
+            text = f"internal error at a message on {name}: {shown!r}"
+            log(text, "error", error=sys.exception(), link=name)
 
     def _woken(self, link: int, frames: Message, now: float) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -344,16 +344,13 @@ class Broker:
         note_starts(self.bus)
         left = self._keeping.close(now)
         if left:
-            print(
-                f"polybus: {left} notes could not be written to {self.settings.broker.data_dir}",
-                file=sys.stderr,
-            )
+            log(f"{left} notes could not be written to {self.settings.broker.data_dir}", "error")
         self._outbox.settle(now)
         if self._spans is not None:
             self._spans.close()
         missing = self._journaling.close(now)
         if missing:
-            print(f"polybus: {missing} records are missing in the journal", file=sys.stderr)
+            log(f"{missing} records are missing in the journal", "error", missing=missing)
         self._datagrams.close()
         self._data_dir.release()
         for link in self._assembly.links:

@@ -131,7 +131,7 @@ def test_it_is_told_of_news_and_of_the_end(tmp_path: Path, children: list[Child]
 
 
 def test_one_that_dies_is_started_again_later_and_later(
-    tmp_path: Path, children: list[Child], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, children: list[Child], capfd: pytest.CaptureFixture[str]
 ) -> None:
     side = Archiving(tmp_path, JournalSettings())
     starts, now = [], 0.0
@@ -143,7 +143,7 @@ def test_one_that_dies_is_started_again_later_and_later(
         now = round(now + 0.25, 2)
     pauses = [round(b - a, 2) for a, b in pairwise(starts)]
     assert pauses == [0.5, 0.75, 1.25, 2.25, 4.25]
-    assert "status 9" in capsys.readouterr().err
+    assert "status 9" in capfd.readouterr().err
     assert side.facts(0, 0.0)["archiver_restarts"] == 5
     # One that did well for a while is started soon when it dies.
     children[-1].status = None

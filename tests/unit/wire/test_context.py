@@ -1,0 +1,112 @@
+"""W3C Trace Context, and the places where a dialect has room for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from polybus.wire import mdr
+from polybus.wire.context import (
+    NO_CONTEXT,
+    add_to_id,
+    announce,
+    as_headers,
+    find_context,
+    find_in_id,
+    from_headers,
+    is_announced,
+    new_context,
+    read_context,
+    replace_context,
+    write_context,
+)
+from polybus.wire.frames import MAX_ID_BYTES
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "",
+        PARENT[:-1],
+        PARENT.upper(),
+        PARENT + "-00",
+        "ff" + PARENT[2:],
+        f"00-{'0' * 32}-b7ad6b7169203331-01",
+        f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01",
+        PARENT + "\n",
+    ],
+)
+def test_what_is_no_traceparent_is_no_context(parent: str) -> None:
+    assert new_context(parent, "a=1") == NO_CONTEXT
+    assert find_in_id(b"id~" + parent.encode()) == NO_CONTEXT
+    assert find_context(["traceparent:" + parent]) == NO_CONTEXT or parent.strip() == PARENT
+
+
+def test_a_tracestate_is_a_header_for_each_of_its_members() -> None:
+    context = new_context(PARENT, "shop=a:1 , other=2,,third=x y")
+
+    assert context == (
+        f"traceparent:{PARENT}",
+        "tracestate:shop=a:1",
+        "tracestate:other=2",
+        "tracestate:third=x y",
+    )
+    assert as_headers(context) == {"traceparent": PARENT, "tracestate": "shop=a:1,other=2,third=x y"}
+    assert from_headers(as_headers(context)) == context
+
+
+@pytest.mark.parametrize("state", ["UPPER=1", "a", "a=b=c", "a=\x07", ",".join(["a=1"] * 33)])
+def test_a_broken_tracestate_is_dropped_and_the_parent_stays(state: str) -> None:
+    assert new_context(PARENT, state) == (f"traceparent:{PARENT}",)
+
+
+def test_a_long_tracestate_loses_its_oldest_members() -> None:
+    members = [f"m{number}={'x' * 100}" for number in range(10)]
+    state = as_headers(new_context(PARENT, ",".join(members)))["tracestate"]
+
+    assert state == ",".join(members[:4])
+
+
+def test_headers_of_others_stay() -> None:
+    context = new_context(PARENT, "a=1")
+
+    assert find_context(["x-shop:7", *context, "flag"]) == context
+    assert replace_context(("x-shop:7", *context, "flag"), NO_CONTEXT) == ("x-shop:7", "flag")
+    # Two parents are a contradiction.
+    assert find_context([context[0], context[0]]) == NO_CONTEXT
+
+
+def test_an_id_carries_it_as_far_as_there_is_room() -> None:
+    whole = new_context(PARENT, "a=1")
+    assert add_to_id(b"id", whole) == b"id~" + PARENT.encode() + b"~a=1"
+    assert find_in_id(add_to_id(b"id", whole)) == whole
+    long = new_context(PARENT, f"a={'x' * 250}")
+    assert find_in_id(add_to_id(b"id", long)) == new_context(PARENT)
+    assert add_to_id(b"i" * 220, whole) == b"i" * 220
+    assert add_to_id(b"i~d", whole) == b"i~d"
+    assert add_to_id(b"id", NO_CONTEXT) == b"id"
+    assert len(add_to_id(b"i" * (MAX_ID_BYTES - 56), whole)) == MAX_ID_BYTES
+
+
+@pytest.mark.parametrize("name", [b"\xff" * 80, b"~" * 80, b"~".join([b"a" * 30] * 3), PARENT.encode() * 2])
+def test_an_id_that_only_looks_like_it_is_an_id(name: bytes) -> None:
+    assert find_in_id(name) == NO_CONTEXT
+
+
+def test_a_worker_says_in_its_identity_that_it_takes_one() -> None:
+    assert is_announced(announce(b"pb-0123456789abcdef"))
+    for identity in (b"pb-0123456789abcdef", b"worker+context", b"", b"pb-0123456789ABCDEF+context"):
+        assert not is_announced(identity)
+
+
+def test_an_order_with_a_context_has_a_word_of_its_own() -> None:
+    context = new_context(PARENT, "a=1,b=2")
+    frames = mdr.write_traced_order(b"token", b"id", context, [b"x", b"y"])
+
+    assert frames == [b"MDRW01", b"TRACED", b"token", b"", b"id", write_context(context), b"x", b"y"]
+    assert mdr.read_as_worker(frames) == mdr.Order(b"token", b"id", [b"x", b"y"], context)
+    # Nobody's work depends on it.
+    frames[5] = b"\xff" * 5000
+    assert mdr.read_as_worker(frames) == mdr.Order(b"token", b"id", [b"x", b"y"])
+    assert read_context(b"") == NO_CONTEXT
