@@ -322,12 +322,14 @@ def test_the_keyboard_is_enough(sight: Sight) -> None:
     assert page.evaluate("document.activeElement.placeholder") == "Filter services"
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_no_serious_fault(look: Callable[..., Sight], scene: Scene, theme: str) -> None:
+@pytest.mark.parametrize(("theme", "size"), [("light", DESK), ("dark", DESK), ("light", PHONE)])
+def test_axe_finds_no_serious_fault(
+    look: Callable[..., Sight], scene: Scene, theme: str, size: tuple[int, int]
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     axe = Axe()
-    sight = look(DESK, theme)
+    sight = look(size, theme)
     token = scene.says("jobs", "dead")[0]["token"]
     faults = []
     for view in [*VIEWS, f"job/{token}", f"trace/{token}"]:
@@ -341,7 +343,8 @@ def test_axe_finds_no_serious_fault(look: Callable[..., Sight], scene: Scene, th
             if fault["impact"] in ("serious", "critical")
             for node in fault["nodes"]
         ]
-    sight.page.get_by_role("button", name="Help").click()
+    sight.page.keyboard.press("?")
+    sight.page.get_by_role("dialog").wait_for()
     found = axe.run(sight.page).response["violations"]
     faults += [("help", fault["id"]) for fault in found if fault["impact"] in ("serious", "critical")]
     assert not faults, faults

@@ -93,8 +93,7 @@ export class Table {
     const keys = new Set();
     let place = this.body.firstElementChild;
     for (const row of shown) {
-      const key = String(this.key(row));
-      if (keys.has(key)) continue;
+      const key = unused(String(this.key(row)), keys);
       keys.add(key);
       const line = this.places.get(key) || this.line(key, row);
       this.write(line, row);
@@ -233,6 +232,13 @@ export class Table {
     this.all.indeterminate = this.selected.size > 0 && this.selected.size < this.places.size;
     this.onSelect([...this.selected]);
   }
+}
+
+/** Two of the same name are two rows. */
+function unused(key, keys) {
+  let found = key;
+  for (let number = 2; keys.has(found); number += 1) found = `${key} (${number})`;
+  return found;
 }
 
 /** Nothing comes last, whichever way it is sorted. */
