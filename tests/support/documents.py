@@ -3,8 +3,9 @@
 A document is read from top to bottom.  These blocks mean something:
 
 - ```console: a session.  Lines that begin with `$ ` are commands, the lines below are what they print,
-  possibly among other things.  A command that ends in `&` goes on in the background; `polybus serve` and
-  `polybus up` get free ports.  `kill %1` ends the first of those, as in a shell, and it must end well.
+  possibly among other things.  A command that ends in `&` goes on in the background; `polybus serve`,
+  `polybus up` and `polybus web` get free ports.  `kill %1` ends the first of those, as in a shell, and it
+  must end well.
 - ```python whose first line is a comment with a file's name: saved under that name.
 - other ```python blocks between the comments `script:begin` and `script:end`: together one script.
 
@@ -28,6 +29,7 @@ from support.programs import Program, peer_places
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "script.py"
+DASHBOARD = "127.0.0.1:5280"
 
 _BLOCK = re.compile(r"^```([a-z]*)\n(.*?)^```$|^<!-- (script:(?:begin|end)) -->$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+\.py)\n")
@@ -82,7 +84,7 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         path = f"{Path(sys.executable).parent}:{environment()['PATH']}"
-        self._env = environment({"PATH": path, "POLYBUS_ANY_PORT": "1"})
+        self._env = environment({"PATH": path, "POLYBUS_ANY_PORT": "1", "POLYBUS_WEB_PORT": "0"})
         self._places: dict[str, str] = {}
         self._background: list[Program] = []
         self._workers: list[Program] = []
@@ -129,6 +131,9 @@ class Reader:
             if command.startswith("polybus serve"):
                 ready = program.wait_for(lambda line: line.startswith("ready "))
                 self._find_broker(dict(word.split("=", 1) for word in ready.split()[1:]))
+            if command.startswith("polybus web"):
+                ready = program.wait_for(lambda line: line.startswith("ready "))
+                self._places[DASHBOARD] = ready.partition("//")[2].partition("/")[0]
             if command.startswith("polybus up"):
                 program.wait_for(lambda line: line.startswith("ready "))
                 written = json.loads((self._folder / "var" / "endpoints.json").read_text())
