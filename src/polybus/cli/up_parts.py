@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import secrets
@@ -10,6 +11,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct, field
 
 from polybus import config
@@ -34,6 +36,12 @@ DASHBOARD_END_S: Final = 5.0
 
 # A part's own lines begin with the time and our name; ours have both already.
 _STAMP: Final = re.compile(r"^(\d\d:\d\d:\d\d )?polybus: ")
+
+
+class _JsonLine(Struct):
+    """What POLYBUS_LOG_FORMAT=json makes of a line, as far as people read it."""
+
+    message: str
 
 
 class Kind(Enum):
@@ -169,7 +177,10 @@ def why_no_pipeline() -> str:
 
 
 def plain(line: str) -> str:
-    """The line without the time and name that parts put before it."""
+    """The line without the time and name that parts put before it; of a JSON log its message."""
+    if line.startswith("{"):
+        with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
+            return msgspec.json.decode(line, type=_JsonLine).message
     return _STAMP.sub("", line)
 
 

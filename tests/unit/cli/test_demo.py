@@ -65,9 +65,12 @@ def test_what_is_left_out_is_no_failure() -> None:
 
 def test_no_line_is_wider_than_the_terminal_and_the_rest_stands_below() -> None:
     stage, text = new_stage()
-    stage.tell(
-        "A chapter", "One sentence.", lambda stage: stage.note("word " * 60) or stage.say("word " * 60)
-    )
+
+    def play(stage: Stage) -> None:
+        stage.note("word " * 60)
+        stage.say("word " * 60)
+
+    stage.tell("A chapter", "One sentence.", play)
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert sum(line.startswith("    word") for line in lines) >= 3

@@ -111,6 +111,8 @@ def test_the_token_of_the_dashboard_is_in_no_argument_and_no_log(
             Heard(Kind.READY, "http://127.0.0.1:5280/?token=x"),
         ),
         ("read_dashboard", "polybus: cannot listen.", Heard(Kind.SAID, "cannot listen.")),
+        ("read_broker", '{"at": "x", "level": "info", "message": "reload"}', Heard(Kind.SAID, "reload")),
+        ("read_broker", '{"a": 1}', Heard(Kind.SAID, '{"a": 1}')),
     ],
 )
 def test_what_a_line_means(read: str, line: str, heard: Heard | Kind) -> None:
