@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,10 +43,10 @@ import sys
 from opentelemetry import trace
 from polybus import Client, RequestFailed
 
-dialect, body = sys.argv[1:]
+dialect, service, body = sys.argv[1:]
 with trace.get_tracer("shop").start_as_current_span("checkout"), Client(dialect=dialect) as client:
     try:
-        print(client.call("hello", body.encode(), timeout_s=20).decode(), flush=True)
+        print(client.call(service, body.encode(), timeout_s=20).decode(), flush=True)
     except RequestFailed as error:
         print(error, flush=True)
 """
@@ -76,87 +78,34 @@ class Stage:
         self.env = {**self.env, **peer_places(endpoints)}
 
     def worker(self, dialect: str, service: str = "hello") -> None:
-        worker = self.start(service, self.folder / "worker.py", dialect, service)
+        worker = self.start(f"worker-{service}", self.folder / "worker.py", dialect, service)
         worker.wait_for(lambda line: line == "up")
 
-    def call(self, dialect: str, body: str = "world") -> str:
-        client = self.start("client", self.folder / "client.py", dialect, body)
+    def call(self, name: str, dialect: str, service: str, body: str) -> str:
+        client = self.start(name, self.folder / "client.py", dialect, service, body)
         assert client.end() == 0, client.lines
         return client.lines[-1]
 
-    def end(self) -> Spans:
-        """All spans, when everything has ended in good order: the client, then workers, then the broker."""
+    def end(self) -> None:
+        """In good order: the workers, then the broker."""
         for program in reversed(self.running):
             if not program.is_over:
                 program.ask_to_end()
                 program.end()
-        return Spans(*self.files)
+
+    def trace(self, client: str) -> Spans:
+        """All spans of the trace that a client began."""
+        (root,) = (span for span in Spans(self.folder / f"{client}.json").all if span["name"] == "checkout")
+        spans = Spans(*self.files)
+        spans.all = [span for span in spans.all if span["trace"] == root["trace"]]
+        return spans
 
     def close(self) -> None:
         for program in self.running:
             program.close()
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    stage.close()
-
-
 TRACES = ("telemetry.traces=true", "journal.archive=false")
-
-
-def test_a_trace_crosses_an_emqp_client_the_broker_and_an_mdr_worker(stage: Stage) -> None:
-    stage.broker(*TRACES)
-    stage.worker("mdr")
-    stage.worker("mdr", "inner")
-
-    assert stage.call("emqp", "again") == "hello nested"
-
-    spans = stage.end()
-    # The first worker called the second one: its call belongs to what it was doing.
-    way = ["checkout"]
-    for service in ("hello", "inner"):
-        way += [f"call {service}", f"route {service}", f"process {service}"]
-    chain = [spans.one(name) for name in way]
-    assert len({span["trace"] for span in chain}) == 1
-    assert [span["parent"] for span in chain] == ["", *(span["span"] for span in chain[:-1])]
-    assert [(span["kind"], span["attributes"]["polybus.dialect"]) for span in chain[1:]] == [
-        ("CLIENT", "emqp"),
-        ("SERVER", "emqp"),
-        ("CONSUMER", "mdr"),
-    ] * 2
-    routed = spans.one("route hello")
-    assert routed["attributes"]["polybus.outcome"] == "replied"
-    assert [(e["name"], e["polybus.worker_dialect"]) for e in routed["events"]] == [("dispatched", "mdr")]
-
-
-@pytest.mark.parametrize(("client", "worker"), [("mdr", "emqp"), ("ebus", "mdr")])
-def test_other_dialects_with_room_carry_it_too(stage: Stage, client: str, worker: str) -> None:
-    stage.broker(*TRACES)
-    stage.worker(worker)
-
-    assert "ValueError: no luck" in stage.call(client, "fail")
-
-    spans = stage.end()
-    names = ["checkout", "call hello", "route hello", "process hello"]
-    chain = [spans.one(name) for name in names]
-    assert len({span["trace"] for span in chain}) == 1
-    assert [span["parent"] for span in chain[1:]] == [span["span"] for span in chain[:-1]]
-    assert [span["status"] for span in chain[1:]] == ["ERROR"] * 3
-    assert chain[-1]["said"] == "failed: ValueError: no luck"
-
-
-def test_without_spans_of_its_own_a_broker_passes_the_clients_on(stage: Stage) -> None:
-    stage.broker("journal.archive=false")
-    stage.worker("mdr")
-
-    assert stage.call("emqp") == "hello world"
-
-    spans = stage.end()
-    assert spans.one("process hello")["parent"] == spans.one("call hello")["span"]
-    assert not [span for span in spans.all if span["name"].startswith("route")]
 
 
 JOBS = """
@@ -196,39 +145,106 @@ trace.set_tracer_provider(provider)
 """
 
 
-def test_jobs_of_a_chain_belong_to_the_trace_of_their_sender(stage: Stage) -> None:
-    import json
+class Play(Stage):
+    """Everything happens once; the tests look at what was left behind."""
 
-    stage.broker(*TRACES)
-    (stage.folder / "jobs.py").write_text(JOBS)
-    (stage.folder / "app.py").write_text(f"{IN_CHILD}\nfrom jobs import bus\n")
-    (stage.folder / "sender.py").write_text(SENDER)
-    stage.env = {**stage.env, "PYTHONPATH": str(stage.folder)}
-    polybus = str(Path(sys.executable).with_name("polybus"))
-    pool = Program([polybus, "worker", "app:bus", "-c", "1"], stage.folder, stage.env)
-    stage.running.append(pool)
-    pool.wait_for(lambda line: line.startswith("ready"))
+    def perform(self) -> None:
+        self.broker(*TRACES)
+        self.worker("mdr")
+        self.worker("mdr", "inner")
+        self.worker("emqp", "third")
+        (self.folder / "jobs.py").write_text(JOBS)
+        (self.folder / "app.py").write_text(f"{IN_CHILD}\nfrom jobs import bus\n")
+        (self.folder / "sender.py").write_text(SENDER)
+        self.env = {**self.env, "PYTHONPATH": str(self.folder)}
+        polybus = str(Path(sys.executable).with_name("polybus"))
+        self.pool = Program([polybus, "worker", "app:bus", "-c", "1"], self.folder, self.env)
+        self.running.append(self.pool)
 
-    sender = stage.start("sender", stage.folder / "sender.py")
-    assert sender.end() == 0, sender.lines
-    assert sender.lines[-1] == "noted: sent to ann"
+        assert self.call("emqp", "emqp", "hello", "again") == "hello nested"
+        assert "ValueError: no luck" in self.call("mdr", "mdr", "third", "fail")
+        assert "ValueError: no luck" in self.call("ebus", "ebus", "hello", "fail")
+        sender = self.start("sender", self.folder / "sender.py")
+        assert sender.end() == 0, sender.lines
+        assert sender.lines[-1] == "noted: sent to ann"
+        self.end()
 
-    spans = stage.end()
-    processed = [json.loads(line[5:]) for line in pool.lines if line.startswith("SPAN ")]
-    sent = spans.one("send mail")
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+    play = Play(tmp_path_factory.mktemp("play"))
+    try:
+        play.perform()
+        yield play
+    finally:
+        play.close()
+
+
+def chain_of(spans: Spans, *names: str) -> list[dict[str, Any]]:
+    """Spans of these names, each the parent of the next; the first has none."""
+    chain = [spans.one(name) for name in names]
+    assert [span["parent"] for span in chain] == ["", *(span["span"] for span in chain[:-1])]
+    return chain
+
+
+def test_a_trace_crosses_an_emqp_client_the_broker_and_an_mdr_worker(play: Play) -> None:
+    spans = play.trace("emqp")
+
+    # The first worker called the second one: its call belongs to what it was doing.
+    way = [f"{what} {service}" for service in ("hello", "inner") for what in ("call", "route", "process")]
+    chain = chain_of(spans, "checkout", *way)
+    assert [(span["kind"], span["attributes"]["polybus.dialect"]) for span in chain[1:]] == [
+        ("CLIENT", "emqp"),
+        ("SERVER", "emqp"),
+        ("CONSUMER", "mdr"),
+    ] * 2
+    routed = spans.one("route hello")
+    assert routed["attributes"]["polybus.outcome"] == "replied"
+    assert [(e["name"], e["polybus.worker_dialect"]) for e in routed["events"]] == [("dispatched", "mdr")]
+    assert len(spans.all) == len(chain)
+
+
+@pytest.mark.parametrize(("client", "service"), [("mdr", "third"), ("ebus", "hello")])
+def test_other_dialects_with_room_carry_it_too(play: Play, client: str, service: str) -> None:
+    """MDR to eMQP, and EBUS to MDR."""
+    chain = chain_of(
+        play.trace(client), "checkout", f"call {service}", f"route {service}", f"process {service}"
+    )
+
+    assert [span["status"] for span in chain[1:]] == ["ERROR"] * 3
+    assert chain[-1]["said"] == "failed: ValueError: no luck"
+
+
+def test_jobs_of_a_chain_belong_to_the_trace_of_their_sender(play: Play) -> None:
+    spans = play.trace("sender")
+    processed = [json.loads(line[5:]) for line in play.pool.lines if line.startswith("SPAN ")]
+
+    _, sent = chain_of(spans, "checkout", "send mail")
     assert sent["kind"] == "PRODUCER"
-    assert sent["parent"] == spans.one("checkout")["span"]
     # What the broker's own service was asked is no span of its own.
     assert {span["name"] for span in spans.all} == {"checkout", "send mail", "route mail", "route note"}
     for name in ("mail", "note"):
         routed = spans.one(f"route {name}")
-        assert (routed["trace"], routed["parent"]) == (sent["trace"], sent["span"])
+        assert routed["parent"] == sent["span"]
         (ran,) = (span for span in processed if span["name"] == f"process {name}")
         assert ran["parent_id"] == "0x" + routed["span"]
 
 
+def test_without_spans_of_its_own_a_broker_passes_the_clients_on(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    try:
+        stage.broker("journal.archive=false")
+        stage.worker("mdr")
+        assert stage.call("client", "emqp", "hello", "world") == "hello world"
+        stage.end()
+    finally:
+        stage.close()
+
+    chain_of(stage.trace("client"), "checkout", "call hello", "process hello")
+
+
 def test_foreign_workers_see_what_they_saw_before() -> None:
-    """Byte for byte, whatever the client says and the broker makes of it; but an eMQP client's own headers."""
+    """Byte for byte, whatever a client says and the broker makes of it; but headers of eMQP clients pass."""
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     plain, traced = b"id1", b"id1~" + parent.encode()
     settings = {"telemetry.traces": "true", "journal.enabled": "false"}

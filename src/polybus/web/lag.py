@@ -17,7 +17,7 @@ from polybus.errors import PolybusError
 from polybus.web.answers import Refused
 from polybus.web.history import History
 
-FRESH_S: Final = 10.0
+FRESH_S: Final = 3.0
 
 
 class Lag:
