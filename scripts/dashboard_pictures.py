@@ -29,7 +29,7 @@ from support.waiting import until
 TAKEN_AT: Final = 0.68
 MOST_BYTES: Final = 250_000
 BUILD_S: Final = 900.0
-TRACE_PX: Final = 640
+TRACE_PX: Final = 780
 SCHEDULES: Final = (("newsletter", "mail", 60.0), ("stocktaking", "stock", 30.0))
 
 

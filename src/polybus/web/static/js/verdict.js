@@ -67,7 +67,7 @@ function ofServices(live) {
     if (done > 0 && failed / done >= FAILING && failed >= 1)
       found.push(
         (failed / done > 0.1 ? bad : warn)(
-          `${row.service}: ${Math.round((failed / done) * 100)} % failed in the last minute`,
+          `${row.service}: ${Math.round((failed / done) * 100)} % of the attempts failed in the last minute`,
           ...place,
         ),
       );

@@ -135,7 +135,7 @@ export default function overview(root) {
       "div",
       { class: "pair" },
       card("What is slow", "By p95 of the last ten seconds, from acceptance to reply.", slow.element),
-      card("What fails or waits", "Failures of the last minute, and what is queued.", wrong.element),
+      card("What fails or waits", "Failed attempts of the last minute, and what is queued.", wrong.element),
     ),
   );
 
@@ -159,7 +159,7 @@ export default function overview(root) {
     tiles.failing.update(
       totals.failed,
       rate(totals.failing_per_s),
-      `${number(Math.round(failures))} in the last minute`,
+      `${number(Math.round(failures))} requests in the last minute`,
       totals.failing_per_s ? "bad" : "",
     );
     tiles.published.update(
