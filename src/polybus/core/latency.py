@@ -17,7 +17,6 @@ PER_OCTAVE: Final = 4
 LAST: Final = 150
 MICROSECONDS: Final = 1_000_000
 ALL_OF: Final = 1000
-# A power of two.
 ONE_IN: Final = 16
 
 
@@ -28,18 +27,17 @@ class Times:
         self.counts: dict[bytes, dict[int, int]] = {}
         self._seen = 0
 
-    def note(self, service: bytes, seconds: float) -> None:
+    def note(self, service: bytes, seconds: float) -> int:
+        """Count an answer; how many of the next ones are to be passed over."""
         seen = self._seen = self._seen + 1
-        weight = 1
-        if seen > ALL_OF:
-            if seen & (ONE_IN - 1):
-                return
-            weight = ONE_IN
+        # After the first thousand each stands for those, too, that went by before it.
+        weight = 1 if seen <= ALL_OF else ONE_IN
         counts = self.counts.get(service)
         if counts is None:
             counts = self.counts[service] = {}
         place = place_of(seconds)
         counts[place] = counts.get(place, 0) + weight
+        return 0 if seen < ALL_OF else ONE_IN - 1
 
     def looked_at(self) -> None:
         """From here on all are taken again, for a while."""

@@ -321,7 +321,10 @@ def end(
         # in this very turn is not written yet.)
         request.body = []
     if bus.timed and answer is not None:
-        bus.note_time(service, now - request.accepted_at)
+        if bus.untimed:
+            bus.untimed -= 1
+        else:
+            bus.untimed = bus.note_time(service, now - request.accepted_at)
     if bus.watched:
         why = "" if reason is None else str(reason)
         bus.observe_request(_STATE_NAMES[request.state], request, now, why, detail, body)

@@ -14,7 +14,7 @@ cdef class Tables:
     cdef public object limits
     cdef public bint watched, tapped, timed
     cdef public object journal
-    cdef public Py_ssize_t monitored
+    cdef public Py_ssize_t monitored, untimed
     cdef public object state
     cdef public Py_ssize_t sequence, dialled, held_bytes, replies_bytes
     cdef public Py_ssize_t max_held_bytes, max_body_bytes, max_outstanding, max_replies, max_replies_bytes

@@ -188,6 +188,7 @@ class Looking:
         bus = self._bus
         bus.timed, self._timed_until = True, max(self._timed_until, now + asked.timed_s)
         self._times.looked_at()
+        bus.untimed = 0
         services = list(bus.services.values())
         if asked.sort == "name":
             services = sorted(services, key=lambda service: service.name)[: asked.limit]
