@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import functions as F
 
-from polybus.spark import transforms
+from polybus.spark import histograms, transforms
 from polybus.spark.alerts import alerts
 from polybus.spark.rules import Rules
 from polybus.spark.schema import (
@@ -36,7 +36,9 @@ from polybus.spark.schema import (
 from polybus.spark.tables import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+    from polybus.spark.files import Batches
 
 TERMINAL: Final = frozenset(transforms.TERMINAL)
 # A batch takes up to so many tables at once: while one waits for the disk, another computes.
@@ -63,16 +65,25 @@ class Batch(Struct, frozen=True):
         return max(0.0, now - self.newest.timestamp())
 
 
+class Input(Struct, frozen=True):
+    """What a batch is made of."""
+
+    # The rows of the journal, and the names of the segments in which they are: one column, `path`.
+    events: DataFrame
+    segments: DataFrame
+
+
 class Maker(Struct, frozen=True):
-    """How a table is made of a batch, and of which rows."""
+    """How a table is made of a batch, and of which rows: of the events, or of segments in columns."""
 
     table: Table
     needs: frozenset[str]
-    make: Callable[[DataFrame], DataFrame]
+    make: Callable[[DataFrame], DataFrame] | None = None
+    make_columns: Callable[[Batches], Batches] | None = None
 
 
 MAKERS: Final = (
-    Maker(TRACES, TERMINAL, transforms.traces),
+    Maker(TRACES, TERMINAL, make_columns=transforms.traces),
     Maker(CALLS, TERMINAL, transforms.calls),
     Maker(WORKERS, TERMINAL | {"worker_up", "worker_down", "heartbeat_missed"}, transforms.workers),
     Maker(TOPICS, frozenset({"published"}), transforms.topics),
@@ -92,10 +103,10 @@ class Processor:
         self._rules = rules
         self._alarm = alarm
 
-    def process(self, events: DataFrame, number: int) -> Batch | None:
+    def process(self, given: Input, number: int) -> Batch | None:
         """Put a batch into all tables that do not have it yet. None if it is empty."""
         began = time.monotonic()
-        facts = events.groupBy("what").agg(
+        facts = given.events.groupBy("what").agg(
             F.count("*").alias("n"),
             F.min("at").alias("first"),
             F.max("at").alias("last"),
@@ -109,10 +120,10 @@ class Processor:
         if measured:
             begin = min(row["first"] for row in measured)
             end = max(row["last"] for row in measured)
-            stages.append(lambda: self._metrics(events, number, begin, end))
+            stages.append(lambda: self._metrics(given.segments, number, begin, end))
         for maker in MAKERS:
             if maker.needs & found.keys():
-                stages.append(lambda maker=maker: self._make(maker, events, number))  # type: ignore[misc]
+                stages.append(lambda maker=maker: self._make(maker, given, number))  # type: ignore[misc]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             counts = dict(pool.map(lambda stage: stage(), stages))
         return Batch(
@@ -124,35 +135,36 @@ class Processor:
             counts,
         )
 
-    def _make(self, maker: Maker, events: DataFrame, number: int) -> tuple[str, int]:
+    def _make(self, maker: Maker, given: Input, number: int) -> tuple[str, int]:
         table = maker.table
         if self._lake.has(table, number):
             return table.name, 0
-        rows = maker.make(events)
+        if maker.make is None:
+            return table.name, self._lake.append(table, number, given.segments, maker.make_columns)
+        rows = maker.make(given.events)
         if table.kind is Kind.APPENDED:
             return table.name, self._lake.append(table, number, rows)
         found = rows.toArrow()
         self._lake.merge(table, number, found)
         return table.name, found.num_rows
 
-    def _metrics(self, events: DataFrame, number: int, first: datetime, last: datetime) -> tuple[str, int]:
+    def _metrics(self, segments: DataFrame, number: int, first: datetime, last: datetime) -> tuple[str, int]:
         """The metrics of all minutes that the batch touches, and the alerts that follow from them."""
         begin, end = minute_of(first), minute_of(last) + timedelta(seconds=MINUTE_S)
         if self._lake.has(SERVICE_METRICS, number):
             rows = self._lake.rows_between(SERVICE_METRICS, begin, end)
         else:
-            parts = transforms.service_metrics_parts(events)
             old = self._lake.rows_between(SERVICE_METRICS, begin, end)
-            if old.num_rows:
-                parts = transforms.added(parts, events.sparkSession.createDataFrame(old))
-            rows = transforms.service_metrics(parts).toArrow()
+            rows = histograms.unpacked(transforms.service_metrics(segments, old).toArrow())
             self._lake.replace(SERVICE_METRICS, number, rows, begin, end)
         if not self._lake.has(ALERTS, number):
-            self._alerts(events, rows, number, begin, end)
+            self._alerts(segments.sparkSession, rows, number, begin, end)
         return SERVICE_METRICS.name, rows.num_rows
 
-    def _alerts(self, events: DataFrame, rows: pa.Table, number: int, begin: datetime, end: datetime) -> None:
-        metrics = events.sparkSession.createDataFrame(rows.drop_columns(["wait_buckets", "service_buckets"]))
+    def _alerts(
+        self, spark: SparkSession, rows: pa.Table, number: int, begin: datetime, end: datetime
+    ) -> None:
+        metrics = spark.createDataFrame(rows.drop_columns(["wait_buckets", "service_buckets"]))
         found = alerts(metrics, self._rules).toArrow()
         old = self._lake.rows_between(ALERTS, begin, end)
         if not found.num_rows and not old.num_rows:

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pyarrow as pa
 import pyarrow.fs as pafs
 from msgspec import Struct
 from pyspark.errors import StreamingQueryException
 
 from polybus.errors import ConfigError, PolybusError
-from polybus.spark.batches import Alarm, Batch, Processor
+from polybus.spark.batches import Alarm, Batch, Input, Processor
 from polybus.spark.rules import Rules
 from polybus.spark.schema import TABLES
 from polybus.spark.tables import Lake, file_system
@@ -229,9 +230,10 @@ class Pipeline:
         names = [info.path[len(root) + 1 :] for info in found if info.path.endswith(".parquet")]
         return sorted(name for name in names if not name.rsplit("/", 1)[-1].startswith((".", "_")))
 
-    def _read(self, paths: list[str]) -> DataFrame:
+    def _read(self, paths: list[str]) -> Input:
         rows = self._spark.read.schema(EVENTS).option("recursiveFileLookup", "true")
-        return rows.parquet(*paths).select("*", "_metadata.file_name")
+        events = rows.parquet(*paths).select("*", "_metadata.file_name")
+        return Input(events, self._spark.createDataFrame(pa.table({"path": paths})))
 
     def _register(self, state: State) -> None:
         """Tell the compaction what we have read."""

@@ -11,22 +11,24 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
 
 from polybus.errors import ConfigError
+from polybus.spark import files
 from polybus.spark.schema import TABLES, Kind, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from polybus.spark.files import Batches
 
 # Files of a batch lie in a folder of their own: this, the number of the batch, and chance.
 BATCH_FOLDER: Final = "batch-"
@@ -76,44 +78,49 @@ class Lake:
 
     # -- large tables -------------------------------------------------------------------------
 
-    def append(self, table: Table, batch: int, rows: DataFrame) -> int:
-        """Have the executors write these rows, and make them part of the table. How many they were."""
+    def append(
+        self, table: Table, batch: int, source: DataFrame, make: Callable[[Batches], Batches] | None = None
+    ) -> int:
+        """Have the executors write these rows, and make them part of the table. How many they were.
+
+        With `make` they are what it makes of `source`, in columns."""
         folder = f"{BATCH_FOLDER}{batch:012d}-{uuid.uuid4().hex[:8]}"
         place = f"{self.uri_of(table)}/{folder}"
-        rows.write.partitionBy(PARTITION).option("compression", "zstd").parquet(place)
-        files = self._written(place, folder)
-        if files:
-            actions: list[AddAction | RemoveAction] = [*files]
+        write = files.writing(place, table.schema, PARTITION, make)
+        written = source.mapInArrow(write, files.WRITTEN).collect()
+        now_ms = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                f"{folder}/{file['path']}",
+                file["size"],
+                {PARTITION: file["part"]},
+                now_ms,
+                True,
+                json.dumps({"numRecords": file["rows"]}),
+            )
+            for file in written
+        ]
+        if actions:
             self.open(table).create_write_transaction(
                 actions, "append", table.schema, [PARTITION], commit_properties=self._commit(batch)
             )
-        return sum(int(json.loads(file.stats)["numRecords"]) for file in files)
-
-    def _written(self, place: str, folder: str) -> list[AddAction]:
-        system, root = file_system(place)
-        found = system.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
-        actions = []
-        for info in found:
-            if info.type is not pafs.FileType.File or not info.path.endswith(".parquet"):
-                continue
-            date = info.path.rsplit(f"{PARTITION}=", 1)[1].split("/", 1)[0]
-            with system.open_input_file(info.path) as file:
-                count = pq.ParquetFile(file).metadata.num_rows
-            path = f"{folder}{info.path[len(root) :]}"
-            stats = json.dumps({"numRecords": count})
-            actions.append(
-                AddAction(path, info.size, {PARTITION: date}, int(time.time() * 1000), True, stats)
-            )
-        return actions
+        return sum(file["rows"] for file in written)
 
     def sweep(self, table: Table) -> None:
         """Remove what attempts left behind that never became part of the table."""
         system, root = file_system(self.uri_of(table))
-        known = {path.split("/", 1)[0] for path in _paths(self.open(table))}
+        known = {f"{root}/{path}" for path in _paths(self.open(table))}
+        folders = {path[len(root) + 1 :].split("/", 1)[0] for path in known}
         for info in system.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
-            name = info.base_name
-            if name.startswith(BATCH_FOLDER) and name not in known:
+            if not info.base_name.startswith(BATCH_FOLDER):
+                continue
+            if info.base_name not in folders:
                 system.delete_dir(info.path)
+                continue
+            # A task that was tried again leaves the file of its first attempt.
+            for file in system.get_file_info(pafs.FileSelector(info.path, recursive=True)):
+                if file.type is pafs.FileType.File and file.path not in known:
+                    system.delete_file(file.path)
 
     # -- small tables -------------------------------------------------------------------------
 

@@ -1,33 +1,38 @@
-"""What becomes of the journal's rows: functions from DataFrame to DataFrame, one or two for each table.
+"""What becomes of the journal's rows: a function for each table.
+
+Most take the rows of a batch as a DataFrame, and give one.  Two tables would cost more than all others
+together that way, because they have to do with each request: they take the names of segments, and executors
+make their rows in columns (`columns`, `histograms`).
 
 Where rows sum up many events, those of two batches can be added, and give the same as one batch would have
-given: for most tables the store does that (`Table.merged`); `service_metrics` is made of histograms, which
-are added here.  Nothing depends on the order of rows.
+given: for most tables the store does that (`Table.merged`); `service_metrics` has histograms, which are added
+by executors (`histograms`).  Nothing depends on the order of rows.
 """
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
-from polybus.spark.schema import METRICS_WINDOW_S, TABLES, TOPICS_WINDOW_S
+from polybus.spark import columns, files, histograms
+from polybus.spark.schema import TABLES, TOPICS_WINDOW_S
 
-TERMINAL: Final = ("replied", "failed", "expired", "cancelled")
+# What executors run in Python: they need not have polybus.
+for module in (columns, files, histograms):
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+TERMINAL: Final = histograms.TERMINAL
 # Identities that ZeroMQ or our own client library makes up for who has none: with each connection others.
 MADE_UP: Final = "^(00[0-9a-f]{8}|pb-[0-9a-f]{16})$"
 UNNAMED: Final = "(unnamed)"
-QUANTILES: Final = (50, 95, 99)
-# Longer than anything waits: ten days in microseconds.
-LARGEST_POWER: Final = 10
 MICRO: Final = 1_000_000
-# The power of ten of which a time is a hundred or more.
-_UNITS: Final = " ".join(
-    f"when {{0}} < {1000 * 10**power}L then {10**power}L" for power in range(LARGEST_POWER)
-)
-_COUNTS: Final = ("requests", *TERMINAL, "workers_down", "bytes_in", "bytes_out")
 
 
 def ordered(frame: DataFrame, name: str) -> DataFrame:
@@ -52,35 +57,7 @@ def between(begin: Column, end: Column) -> Column:
     return F.greatest(F.unix_micros(end) - F.unix_micros(begin), F.lit(0).cast("long"))
 
 
-def with_buckets(frame: DataFrame, *names: str) -> DataFrame:
-    """Each of these times becomes the middle of its bucket: at most 1.25 percent beside it.
-
-    Histograms with fixed buckets add up exactly, whatever is added to what: tables that are made in one go
-    and tables that grew are the same.  Three steps, because Java does not compile what is too long.
-    """
-    others = [name for name in frame.columns if name not in names]
-    units = {name: F.expr(f"case {_UNITS.format(name)} else {10**LARGEST_POWER}L end") for name in names}
-    scaled = frame.select(*others, *names, *(unit.alias(f"{name}_unit") for name, unit in units.items()))
-    steps = scaled.select(
-        *others,
-        *names,
-        *(
-            F.expr(
-                f"case when {name} < 100 then 1L when {name} < 200 * {name}_unit then 2 * {name}_unit "
-                f"when {name} < 500 * {name}_unit then 5 * {name}_unit else 10 * {name}_unit end"
-            ).alias(f"{name}_step")
-            for name in names
-        ),
-    )
-    middles = (F.expr(f"{name} - {name} % {name}_step + {name}_step div 2").alias(name) for name in names)
-    return steps.select(*others, *middles)
-
-
 # -- requests ---------------------------------------------------------------------------------
-
-
-def waited() -> Column:
-    return between(F.col("accepted_at"), F.coalesce(F.col("dispatched_at"), F.col("at")))
 
 
 def served() -> Column:
@@ -91,162 +68,35 @@ def is_terminal() -> Column:
     return F.col("what").isin(*TERMINAL)
 
 
-def traces(events: DataFrame) -> DataFrame:
-    """One row for each request that reached its end."""
-    ended = events.where(is_terminal()).select(
-        "*",
-        F.col("at").alias("finished_at"),
-        F.when(F.col("accepted_at").isNotNull(), waited()).alias("wait_us"),
-        served().alias("service_us"),
-        F.col("attempt").alias("attempts"),
-        F.col("what").alias("outcome"),
-        F.col("body_size").alias("reply_size"),
-        date_of(F.col("at")).alias("day"),
-    )
-    return ordered(ended.drop("date").withColumnRenamed("day", "date"), "traces")
+def traces(batches: columns.Batches) -> columns.Batches:
+    """One row for each request that reached its end, of segments whose names come in."""
+    return columns.of_segments(TERMINAL, columns.TRACE_COLUMNS, columns.traces_of, batches)
 
 
-def service_metrics_parts(events: DataFrame) -> DataFrame:
-    """How many requests of a window had which wait, and which time of service: histograms in long form."""
-    keys = ("broker", "service", "window_start")
-    ended = with_buckets(
-        events.where(is_terminal() & F.col("service").isNotNull()).select(
-            *("broker", "service", "what", "size", "body_size"),
-            window_of(F.col("at"), METRICS_WINDOW_S).alias("window_start"),
-            F.when(F.col("accepted_at").isNotNull(), waited()).alias("wait_us"),
-            served().alias("service_us"),
-        ),
-        "wait_us",
-        "service_us",
-    )
-    sets = [[*keys, "wait_us"], [*keys, "service_us"]]
-    # Each request is counted once, with its wait.
-    counted = ended.groupingSets(sets, *keys, "wait_us", "service_us").agg(
-        F.grouping("wait_us").alias("second"),
-        F.count("*").alias("n"),
-        *(F.count_if(F.col("what") == outcome).alias(outcome) for outcome in TERMINAL),
-        F.sum(F.coalesce("size", F.lit(0))).alias("bytes_in"),
-        F.sum(F.coalesce("body_size", F.lit(0))).alias("bytes_out"),
-    )
-    is_first = F.col("second") == 0
-    zero = F.lit(0).cast("long")
-    requests = counted.where(is_first | F.col("service_us").isNotNull()).select(
-        *keys,
-        F.when(is_first, "wait").otherwise("service").alias("measure"),
-        F.coalesce("wait_us", "service_us").alias("us"),
-        "n",
-        F.when(is_first, F.col("n")).otherwise(zero).alias("requests"),
-        *(F.when(is_first, F.col(name)).otherwise(zero).alias(name) for name in TERMINAL),
-        zero.alias("workers_down"),
-        *(F.when(is_first, F.col(name)).otherwise(zero).alias(name) for name in ("bytes_in", "bytes_out")),
-    )
-    return requests.unionByName(_workers_down(events))
+def service_metrics(segments: DataFrame, old: pa.Table) -> DataFrame:
+    """Rates, errors and percentiles of each service in each window; `old` are rows that are there.
 
+    Histograms are bytes here (`histograms.unpacked`)."""
 
-def _workers_down(events: DataFrame) -> DataFrame:
-    """Of how many workers a window was the last."""
-    gone = events.where((F.col("what") == "worker_down") & F.col("service").isNotNull()).select(
-        "broker",
-        F.explode(F.split("service", ",")).alias("service"),
-        window_of(F.col("at"), METRICS_WINDOW_S).alias("window_start"),
-    )
-    zero = F.lit(0).cast("long")
-    others = (name for name in _COUNTS if name != "workers_down")
-    return (
-        gone.groupBy("broker", "service", "window_start")
-        .agg(F.count("*").alias("workers_down"))
-        .select(
-            *("broker", "service", "window_start"),
-            F.lit("down").alias("measure"),
-            F.lit(None).cast("long").alias("us"),
-            zero.alias("n"),
-            "workers_down",
-            *(zero.alias(name) for name in others),
+    def parts_of(batches: columns.Batches) -> columns.Batches:
+        kinds = (*TERMINAL, histograms.DOWN)
+        rows = columns.of_segments(kinds, histograms.NEEDED, lambda table: table, batches)
+        return histograms.parts_of_batches(rows)
+
+    parts = segments.mapInArrow(parts_of, _metrics_types(histograms.PART))
+    if old.num_rows:
+        parts = parts.unionByName(
+            segments.sparkSession.createDataFrame(histograms.packed(old.select(histograms.PART)))
         )
-    )
-
-
-def service_metrics_again(rows: DataFrame) -> DataFrame:
-    """Rows of the table as parts: their histograms in long form, and their counts."""
-    keys = ("broker", "service", "window_start")
-    zero = F.lit(0).cast("long")
-    counts = rows.select(
-        *keys,
-        F.lit("counts").alias("measure"),
-        F.lit(None).cast("long").alias("us"),
-        zero.alias("n"),
-        *_COUNTS,
-    )
-    parts = [counts]
-    for measure in ("wait", "service"):
-        one = rows.select(*keys, F.explode(f"{measure}_buckets").alias("bucket"))
-        parts.append(
-            one.select(
-                *keys,
-                F.lit(measure).alias("measure"),
-                F.col("bucket.us").alias("us"),
-                F.col("bucket.count").alias("n"),
-                *(zero.alias(name) for name in _COUNTS),
-            )
-        )
-    return reduce(DataFrame.unionByName, parts)
-
-
-def added(parts: DataFrame, old: DataFrame) -> DataFrame:
-    """Histograms of a batch, together with those of rows that are there."""
-    keys = ("broker", "service", "window_start", "measure", "us")
-    both = parts.unionByName(service_metrics_again(old))
-    return both.groupBy(*keys).agg(F.sum("n").alias("n"), *(F.sum(name).alias(name) for name in _COUNTS))
-
-
-def service_metrics(parts: DataFrame) -> DataFrame:
-    """Rates, errors and percentiles of each service in each window."""
-    keys = ("broker", "service", "window_start")
-    sums = parts.groupBy(*keys).agg(
-        *(F.sum(name).alias(name) for name in _COUNTS),
-        *(_list(measure) for measure in ("wait", "service")),
-        *(_total(measure).alias(f"{measure}_n") for measure in ("wait", "service")),
-    )
-    for measure in ("wait", "service"):
-        sums = sums.withColumn(f"{measure}_at", quantiles(measure))
-    rows = sums.select(
-        "*",
-        *(
-            F.col(f"{measure}_at.p{q}").alias(f"{measure}_p{q}_us")
-            for measure in ("wait", "service")
-            for q in QUANTILES
-        ),
-        (F.col("requests") / F.lit(float(METRICS_WINDOW_S))).alias("rate"),
-        F.when(F.col("requests") > 0, (F.col("failed") + F.col("expired")) / F.col("requests")).alias(
-            "error_rate"
-        ),
-        date_of(F.col("window_start")).alias("date"),
-    )
+    whole = parts.repartition(*histograms.KEYS)
+    rows = whole.mapInArrow(histograms.whole_of_batches, _metrics_types(histograms.FINISHED))
     return ordered(rows, "service_metrics")
 
 
-def _list(measure: str) -> Column:
-    wanted = (F.col("measure") == measure) & F.col("us").isNotNull()
-    pairs = F.collect_list(F.when(wanted, F.struct(F.col("us"), F.col("n").alias("count"))))
-    return F.array_sort(pairs).alias(f"{measure}_buckets")
-
-
-def _total(measure: str) -> Column:
-    return F.sum(F.when((F.col("measure") == measure) & F.col("us").isNotNull(), F.col("n")))
-
-
-def quantiles(measure: str) -> Column:
-    """The first buckets at which so many percent of the values are reached; null without values."""
-    names = [f"p{q}" for q in QUANTILES]
-    nothing = ", ".join(f"'{name}', cast(null as bigint)" for name in names)
-    found = ", ".join(
-        f"'p{q}', coalesce(s.p{q}, if((s.upto + b.count) * 100 >= {measure}_n * {q}, b.us, null))"
-        for q in QUANTILES
-    )
-    return F.expr(
-        f"aggregate({measure}_buckets, named_struct('upto', 0L, {nothing}), "
-        f"(s, b) -> named_struct('upto', s.upto + b.count, {found}))"
-    )
+def _metrics_types(names: Sequence[str]) -> StructType:
+    known = TABLES["service_metrics"].schema
+    types = ((name, pa.binary() if name.endswith("_buckets") else known.field(name).type) for name in names)
+    return from_arrow_schema(pa.schema(types))
 
 
 def calls(events: DataFrame) -> DataFrame:
