@@ -18,7 +18,7 @@ JOBS := 2
 $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
-.PHONY: help setup demo test test-plain lint format types contracts conformance matrix bridge browser fuzz crash store-faults bench-broker \
+.PHONY: help setup demo test test-long test-plain lint format types contracts conformance matrix bridge browser fuzz crash store-faults bench-broker \
 	bench-jobs bench-fanout bench-dashboard bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes docs-check diagrams reference lock clean
 
 help: ## print this help
@@ -30,9 +30,12 @@ setup: $(STAMP) ## make .venv with polybus and all development tools (PYTHON=…
 demo: $(STAMP) ## start a broker, peers of every dialect, and show them talking to each other
 	$(BIN)/polybus demo $(ARGS)
 
-test: $(STAMP) ## run all tests (ARGS=… for pytest, JOBS=2 processes)
-	$(BIN)/pytest -n $(JOBS) $(ARGS)
+test: $(STAMP) ## run the tests (ARGS=… for pytest, JOBS=2 processes)
+	$(BIN)/pytest -n $(JOBS) -m "not long" $(ARGS)
 	$(if $(ARGS),,$(MAKE) --no-print-directory test-plain)
+
+test-long: $(STAMP) ## run the tests that take long: every page of the documents, Spark from end to end, many kills
+	$(BIN)/pytest -n $(JOBS) -m long $(ARGS)
 
 test-plain: $(STAMP) ## run the tests of what may be compiled, as plain Python
 	POLYBUS_PLAIN=1 $(BIN)/pytest -n $(JOBS) -q $(PLAIN_TESTS)

@@ -171,6 +171,7 @@ def test_a_broker_is_found_over_a_network_by_broadcast(tmp_path: Path) -> None:
             assert (done.returncode, done.stdout, done.stderr) == (0, b"cba\n", b"")
 
 
+@pytest.mark.long
 def test_a_broker_on_every_interface_is_found_here_and_there(tmp_path: Path) -> None:
     with Network(2) as network, network.here.serve(tmp_path, "--host", "0.0.0.0"):
         here, there = network.machines
@@ -178,6 +179,7 @@ def test_a_broker_on_every_interface_is_found_here_and_there(tmp_path: Path) -> 
         assert [found["address"] for found in listen(there, tmp_path)] == [here.address]
 
 
+@pytest.mark.long
 def test_a_broker_on_loopback_is_not_heard_elsewhere(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
@@ -192,6 +194,7 @@ def test_a_broker_on_loopback_is_not_heard_elsewhere(tmp_path: Path) -> None:
     assert "UDP port 5245" in text
 
 
+@pytest.mark.long
 def test_addresses_without_a_broadcast_address_of_their_own(tmp_path: Path) -> None:
     code = (
         "from msgspec.structs import astuple\nfrom polybus.server.interfaces import interfaces\n"

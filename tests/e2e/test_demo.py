@@ -66,6 +66,7 @@ def test_the_whole_story_without_spark(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_it_stays_and_everything_goes_with_it_however_it_ends(staying: Running, tmp_path: Path) -> None:
     with closing(staying):
         staying.wait_for(staying.output, "Try in another terminal")
@@ -81,6 +82,7 @@ def test_it_stays_and_everything_goes_with_it_however_it_ends(staying: Running, 
         wait_until(lambda: all_gone(parts))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "status", "words"),
     [(signal.SIGINT, 130, "a broker listens"), (signal.SIGTERM, 143, "3. A worker dies")],

@@ -25,6 +25,8 @@ SETTING = re.compile(rf"\b((?:{'|'.join(config.SECTIONS)})\.[a-z_]+)\b(?!\()")
 COMMAND = re.compile(r"(?:`|^\$ )polybus ([a-z]+)", re.MULTILINE)
 # Words that look like settings and are files.
 FILES = ("py", "md", "toml", "json", "log")
+# What newcomers read.
+FIRST = ("README.md", "docs/quickstart.md")
 
 everywhere = pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -36,9 +38,13 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     reader.close()
 
 
-@pytest.mark.parametrize(
-    "document", list(filter(has_sessions, documents())), ids=lambda path: str(path.relative_to(ROOT))
-)
+def sessions() -> Iterator[Any]:
+    for document in filter(has_sessions, documents()):
+        name = str(document.relative_to(ROOT))
+        yield pytest.param(document, id=name, marks=() if name in FIRST else pytest.mark.long)
+
+
+@pytest.mark.parametrize("document", list(sessions()))
 @pytest.mark.timeout(180)
 def test_sessions_run(document: Path, reader: Reader) -> None:
     reader.follow(document)
@@ -76,7 +82,6 @@ def test_options_exist(document: Path) -> None:
 
 
 # What newcomers read first is run, all of it, but for these.
-FIRST = ("README.md", "docs/quickstart.md")
 ONLY_SHOWN = {
     "make demo": "run by test_demo.py",
     "make test": "runs this test",

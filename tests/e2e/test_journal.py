@@ -115,6 +115,7 @@ class Traffic:
         self._thread.join()
 
 
+@pytest.mark.long
 def test_brokers_and_archivers_are_killed_and_every_row_is_there_once(tmp_path: Path) -> None:
     on_disk = []
     journal = journal_of(tmp_path)

@@ -78,6 +78,7 @@ def archived(journal: Path) -> Counter[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(480)
 def test_a_failing_service(
     broker: Served, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]

@@ -70,6 +70,7 @@ def archived(admin: AdminClient) -> bool:
     return facts["journal_waiting_bytes"] == 0 and facts["archiver_rows"] >= facts["journal_written"]
 
 
+@pytest.mark.long
 def test_the_examples_read_the_tables(
     spark: SparkSession,
     tmp_path: Path,

@@ -76,6 +76,7 @@ assert "JAVA_HOME" not in __import__("os").environ
 """
 
 
+@pytest.mark.long
 def test_it_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Also without a Java on PATH, and without a stop."""
     tools, work = tmp_path / "tools", tmp_path / "work"
@@ -108,6 +109,7 @@ print(spark.sparkContext.master, conf.get("spark.app.name"), spark.conf.get("spa
 """
 
 
+@pytest.mark.long
 def test_what_spark_submit_was_told_counts(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SUBMITTED)
