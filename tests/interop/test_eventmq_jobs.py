@@ -6,8 +6,10 @@ import json
 import signal
 from typing import Any
 
+from polybus.wire.context import new_context
 from support.interop_eventmq import EventMQ
 from support.interop_process import Broker, Process, until
+from support.live import Peer
 
 TAG = "eMQP/1.0"
 
@@ -59,6 +61,19 @@ def test_jobs_run_and_their_results_come_back(broker: Broker, eventmq: EventMQ) 
     by_hand = client.ask("request", message=job, reply_requested=True, guarantee=True, retry_count=2)
     assert answers(client, 2)[1][2:] == [json.dumps({"value": 42}), by_hand]
     assert broker.ask("status")["invalid"] == 0
+
+
+def test_a_traced_job_runs_in_an_unmodified_manager(broker: Broker, eventmq: EventMQ) -> None:
+    """The context of a trace is a header that EventMQ does not know; it reads on."""
+    ready_manager(eventmq, broker, "one", 1)
+    context = new_context("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "shop=1,b=timeout:x")
+    job = ["run", {"path": "emq_jobs", "callable": "add", "args": [40, 2]}]
+    headers = ",".join(["reply-requested", *context]).encode()
+    with Peer(broker.endpoints["emqp.clients"]) as client:
+        client.send(b"", TAG.encode(), b"REQUEST", b"m1", b"default", headers, json.dumps(job).encode())
+        result = client.recv_until(lambda frames: len(frames) == 6)
+
+    assert result[4:] == [json.dumps({"value": 42}).encode(), b"m1"]
 
 
 def test_a_job_that_takes_too_long_is_ended_by_its_manager(broker: Broker, eventmq: EventMQ) -> None:

@@ -40,6 +40,8 @@ _STATE_BYTES: Final = 512
 _MEMBER: Final = re.compile(
     r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
 )
+# Public eMQP workers look for these anywhere among the headers: a member that has them is left out.
+_MISREAD: Final = ("timeout:", "reply-requested")
 MARK: Final = b"~"
 # No shorter id has a context.
 SHORTEST_ID: Final = 1 + len(MARK) + PARENT_BYTES
@@ -63,6 +65,7 @@ def _members(texts: Iterable[str]) -> list[str]:
     members = [member for member in members if member]
     if len(members) > _MEMBERS or not all(map(_MEMBER.fullmatch, members)):
         return []
+    members = [member for member in members if not any(word in member for word in _MISREAD)]
     # A list that is too long loses its last members, which are the oldest.
     while sum(map(len, members)) + len(members) - 1 > _STATE_BYTES:
         members.pop()

@@ -68,6 +68,13 @@ def test_a_long_tracestate_loses_its_oldest_members() -> None:
     assert state == ",".join(members[:4])
 
 
+def test_what_a_public_worker_would_misread_is_left_out() -> None:
+    """EventMQ's looks for `timeout:` anywhere in a header, and takes what follows the colon for a number."""
+    context = new_context(PARENT, "a=1,b=timeout:5,c=reply-requested,d=2")
+
+    assert context[1:] == ("tracestate:a=1", "tracestate:d=2")
+
+
 def test_headers_of_others_stay() -> None:
     context = new_context(PARENT, "a=1")
 
