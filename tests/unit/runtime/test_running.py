@@ -235,12 +235,12 @@ def test_a_hook_that_fails_before_the_job_fails_the_job() -> None:
     assert Running(app).job("add", 1)[1]["detail"].startswith("ZeroDivisionError")
 
 
-def test_a_hook_that_fails_afterwards_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hook_that_fails_afterwards_changes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     app = Bus()
     app.job(name="jobs.add")(add.function)
     app.hooks["after"].append(lambda: 1 / 0)
     assert Running(app).job("add", 1) == (Kind.DONE, 2)
-    assert "a hook failed after the job" in capsys.readouterr().err
+    assert "a hook failed after the job" in capfd.readouterr().err
 
 
 # -- errors -------------------------------------------------------------------------------------
