@@ -25,7 +25,8 @@ IDLE_S: Final = 5.0
 PATIENCE_S: Final = 2.0
 # Services, workers and nodes in one look, each; those that come first in the order of rates.
 LISTED: Final = 200
-# So long after a look the broker goes on counting how long requests take: Prometheus may come once a minute.
+# So long after a look for Prometheus the broker goes on counting how long requests take: it may come once a
+# minute. Viewers look every second and need no such thing.
 TIMED_S: Final = 75.0
 # For so long the answer to a question is the answer to the same question by others.
 SHARED_S: Final = 0.9
@@ -111,7 +112,7 @@ class Live:
     async def refresh(self, *questions: str) -> None:
         """Look at the broker now, so that `top()`, `status()` and `health` are of this moment."""
         for do in questions:
-            await self._look(do)
+            await self._look(do, TIMED_S)
 
     # -- the poller -----------------------------------------------------------------------------
 
@@ -132,8 +133,10 @@ class Live:
             except TimeoutError:
                 continue
 
-    async def _look(self, do: str) -> None:
-        question = {"limit": LISTED, "timed_s": TIMED_S} if do == "top" else {}
+    async def _look(self, do: str, timed_s: float | None = None) -> None:
+        question: dict[str, Any] = {"limit": LISTED} if do == "top" else {}
+        if do == "top" and timed_s is not None:
+            question["timed_s"] = timed_s
         try:
             async with asyncio.timeout(PATIENCE_S):
                 self._answers[do] = await self.ask(do, **question)

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -15,7 +16,9 @@ from starlette.applications import Starlette
 from polybus.errors import ConfigError
 
 # What is still being answered when the process is to end has so long.
-END_S = 2
+END_S: Final = 2
+# All streams together, and as many again; a process that opens more is no browser. Beyond it: 503.
+MAX_CONNECTIONS: Final = 300
 
 
 class Server(uvicorn.Server):
@@ -62,6 +65,7 @@ async def _serve(app: Starlette, listener: socket.socket, on_ready: Callable[[],
         proxy_headers=False,
         ws="none",
         lifespan="on",
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=END_S,
     )
     server = Server(config)
