@@ -9,9 +9,9 @@ cimport cython
 cpdef _submit_many(Tables bus, object call, list body, double now)
 
 @cython.locals(desk=Client)
-cpdef _take_in(Tables bus, bytes job_id, object submission, list frames, double now, tuple other=*)
+cpdef _take_in(Tables bus, bytes job_id, object submission, list frames, double now, tuple other)
 
 cpdef Service _admit(Tables bus, str name, Py_ssize_t size)
 
 @cython.locals(service=Service)
-cpdef _accept_job(Tables bus, bytes job_id, object submission, list frames, double now, tuple other=*)
+cpdef _accept_job(Tables bus, bytes job_id, object submission, list frames, double now, tuple other)

@@ -40,6 +40,7 @@ STATES: Final = {
 _ACCEPTED: Final = RequestState.ACCEPTED
 BUILT_IN_NAME: Final = BUILT_IN.decode()
 ENDS: Final = {Reason.CANCELLED: "cancelled", Reason.EXPIRED: "expired"}
+Other = tuple[str, ...]  # what the bus does not know of a call is handed on with its job
 
 
 class Refused(Exception):
@@ -59,8 +60,7 @@ class Call(msgspec.Struct, frozen=True):
     service: bytes
     wants_reply: bool
     receipt: bool
-    # What the bus does not know is handed on with the job.
-    other: tuple[str, ...] = ()
+    other: Other = ()
 
 
 def receive(
@@ -141,12 +141,7 @@ def _submit(bus: Tables, call: Call, body: Body, now: float) -> None:
 
 
 def _take_in(
-    bus: Tables,
-    job_id: bytes,
-    submission: Submission,
-    frames: list[bytes],
-    now: float,
-    other: tuple[str, ...] = (),
+    bus: Tables, job_id: bytes, submission: Submission, frames: list[bytes], now: float, other: Other
 ) -> None:
     """Accept what was submitted, unless it is known already."""
     if job_id in bus.desk.known or job_id in bus.groups:
@@ -249,12 +244,7 @@ def _admit(bus: Tables, name: str, size: int) -> Service:
 
 
 def _accept_job(
-    bus: Tables,
-    job_id: bytes,
-    submission: Submission,
-    frames: list[bytes],
-    now: float,
-    other: tuple[str, ...] = (),
+    bus: Tables, job_id: bytes, submission: Submission, frames: list[bytes], now: float, other: Other
 ) -> None:
     assert submission.service is not None
     _check_service(submission.service)
@@ -271,9 +261,7 @@ def _accept_job(
     accept(bus, bus.desk, None, job_id, service, frames, options, now, submission.ttl_s, submission.delay_s)
 
 
-def _accept_group(
-    bus: Tables, job_id: bytes, submission: Submission, now: float, other: tuple[str, ...] = ()
-) -> None:
+def _accept_group(bus: Tables, job_id: bytes, submission: Submission, now: float, other: Other) -> None:
     members = submission.group
     if len(members) > bus.limits.group_size:
         raise Refused(
