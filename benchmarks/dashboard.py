@@ -5,7 +5,7 @@ measuring for a while.  What counts is broker and load generator.  The dashboard
 two cores here, which it need not elsewhere, so it runs with nice 10 and its CPU time is named separately; the
 viewers stand for other machines and only run when nothing else wants to.
 
-    python benchmarks/dashboard.py [--quick] [--rounds 9] [--seconds 3] [--viewers 10] [--json]
+    python benchmarks/dashboard.py [--quick] [--rounds 15] [--seconds 2] [--viewers 10] [--json]
 
 The exit status is 1 if the cost is above the goal; with --quick only if something did not work, because
 a few short turns tell nothing about three percent.
@@ -216,13 +216,13 @@ def summary(without: Turns, with_: Turns) -> str:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What the dashboard costs the broker.")
     parser.add_argument("--quick", action="store_true", help="two short rounds, for CI")
-    parser.add_argument("--rounds", type=int, help="how often each has its turn (9; quick: 2)")
-    parser.add_argument("--seconds", type=float, help="how long a turn is measured (3; quick: 1)")
+    parser.add_argument("--rounds", type=int, help="how often each has its turn (15; quick: 2)")
+    parser.add_argument("--seconds", type=float, help="how long a turn is measured (2; quick: 1)")
     parser.add_argument("--viewers", type=int, default=10, help="browsers that look (10)")
     parser.add_argument("--json", action="store_true", help="print figures for machines instead of a table")
     options = parser.parse_args(arguments)
-    options.rounds = options.rounds or (2 if options.quick else 9)
-    options.seconds = options.seconds or (1.0 if options.quick else 3.0)
+    options.rounds = options.rounds or (2 if options.quick else 15)
+    options.seconds = options.seconds or (1.0 if options.quick else 2.0)
     if options.rounds < 1 or options.seconds <= 0 or options.viewers < 1:
         parser.error("--rounds, --seconds and --viewers are more than 0")
     return options
