@@ -12,8 +12,9 @@ of one Spark session in this process:
     fresh    `polybus pipeline run` beside a journal that grows by 5,000 events a second, through the broker's
              writer and archiver: from an event to its row in service_metrics, as another process sees it
 
-Cold is the first build after the session has started: Java compiles while it works.  Warm are all others; the
-files of the journal are in the page cache for everybody.
+Cold is the first build after the session has started: Java compiles while it works, and goes on with that for
+some builds.  Warm are those after two more of the whole journal, which are told but not counted; the files of
+the journal are in the page cache for everybody.
 
 The exit status says whether everything worked and the tables have as many rows as DuckDB's, not whether it
 was fast.
@@ -58,6 +59,8 @@ GOALS: Final = {"batch": 400_000.0, "batch of scan": 0.2, "stream": 150_000.0, "
 STREAM_BYTES: Final = 16 * 1024 * 1024
 FRESH_RATE: Final = 5_000
 LOOK_S: Final = 0.1
+# Of the whole journal, before it counts.
+WARM_BUILDS: Final = 2
 # After so many versions of the table the stream of a fresh Java has found its pace.
 WARM_BATCHES: Final = 8
 PATIENCE_S: Final = 300.0
@@ -142,6 +145,8 @@ class Bench:
     def _measure(self, spark: Any, big: Path, small: Path, events: int, fifth: int) -> None:
         cold, _ = self._build(spark, small)
         self._note("build, cold", fifth, [cold])
+        for n in range(WARM_BUILDS):
+            self._note(f"build, warming up, {n + 1}", events, [self._build(spark, big)[0]])
         builds: list[Took] = []
         scans: list[Took] = []
         ducks: list[Took] = []

@@ -56,7 +56,7 @@ LAYERS = {
         frozenset({"errors", "config", "wire", "telemetry"}) | PUMP, frozenset({"msgspec", "zmq"})
     ),
     "runtime": layer("errors config wire client telemetry", "msgspec zmq"),
-    "spark": layer("errors config journal client", "msgspec pyspark py4j pyarrow pandas deltalake"),
+    "spark": layer("errors config journal client", "msgspec pyspark py4j pyarrow numpy pandas deltalake"),
     "testing": layer("errors config wire core dialects store journal server client runtime", "msgspec zmq"),
     "__init__": layer("errors config wire core dialects store journal server client testing"),
     "__main__": Layer(ANY, ANY),

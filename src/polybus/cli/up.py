@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polybus.cli.options import examples
+from polybus.cli.options import Json, examples
 from polybus.cli.start import AnyPort
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def up(
             help="How many jobs run at once (default: one a processor); 0: no workers.",
         ),
     ] = None,
+    json_: Json = False,
 ) -> None:
     """Start everything: broker, workers, archiver, pipeline and dashboard; and keep it up until Ctrl-C.
 
@@ -63,7 +64,7 @@ def up(
     place = data_dir or Path(config.load(config_path()).broker.data_dir)
     wanted = Wanted(place, app, workers, any_port, not no_pipeline, not no_dashboard)
     made = plan(wanted)
-    screen = Screen(place, hints(wanted))
+    screen = Screen(place, hints(wanted), as_json=json_)
     screen.begin(made.missing)
     status = UpRun(made, place / "logs", screen).run()
     if status:

@@ -3,8 +3,8 @@ terminal one line at the bottom with what is going on."""
 
 from __future__ import annotations
 
+import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -27,14 +27,17 @@ class PatientConsole(Console):
     def on_broken_pipe(self) -> None:
         self.quiet = True
         # Nothing may be flushed to it at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 class Screen:
-    """Lines for people."""
+    """Lines for people; for programs these go to standard error, and one object says where everything is."""
 
-    def __init__(self, data_dir: Path, hints: list[str], console: Console | None = None) -> None:
-        self._console = console or PatientConsole(highlight=False, soft_wrap=True)
+    def __init__(
+        self, data_dir: Path, hints: list[str], console: Console | None = None, as_json: bool = False
+    ) -> None:
+        self._console = console or PatientConsole(highlight=False, soft_wrap=True, stderr=as_json)
+        self._as_json = as_json
         self._data_dir = data_dir
         self._hints = hints
         self._began = time.monotonic()
@@ -75,6 +78,9 @@ class Screen:
     def ready(self) -> None:
         """Once: everything that is waited for is up."""
         self._is_ready = True
+        if self._as_json:
+            facts = {"endpoints": self._endpoints, "dashboard": self._dashboard or None}
+            print(json.dumps({**facts, "data_dir": str(self._data_dir)}), flush=True)
         self._print("")
         self._print(endpoints_table(self._endpoints))
         if self._dashboard:

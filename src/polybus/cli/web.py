@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -11,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from polybus.cli.options import Admin, DataDir, LogFormat, LogFormatOption, WrongUse, examples
+from polybus.cli.options import Admin, DataDir, Json, LogFormat, LogFormatOption, WrongUse, examples
 from polybus.errors import ConfigError
 
 DEFAULT_PORT: Final = 5280
@@ -91,6 +92,7 @@ def web(
         ),
     ] = None,
     log_format: LogFormatOption = LogFormat.text,
+    json_: Json = False,
 ) -> None:
     """Show the whole bus in a browser: live rates and latency, services, workers, jobs, logs, traces, tables.
 
@@ -127,7 +129,8 @@ def web(
         shown = "127.0.0.1" if is_any(host) else host
         address = f"http://{f'[{shown}]' if ':' in shown else shown}:{bound}/"
         # What is kept in a file is not for whoever reads our output.
-        print(f"ready dashboard={address}" + ("" if is_kept else f"?token={secret}"), flush=True)
+        address += "" if is_kept else f"?token={secret}"
+        print(json.dumps({"dashboard": address}) if json_ else f"ready dashboard={address}", flush=True)
 
     home = data_dir or Path(config.load(config_path()).broker.data_dir)
     place = tables or str(home / "tables")
