@@ -1,48 +1,66 @@
-"""What deserves attention: a function of `service_metrics` and the rules."""
+"""What deserves attention: a function of some rows of `service_metrics` and the rules.
+
+These rows are few, and the driver has them already: asking executors would take longer.
+"""
 
 from __future__ import annotations
 
-from functools import reduce
+from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from polybus.spark.rules import Rules
-from polybus.spark.schema import MINUTE_S
-from polybus.spark.transforms import date_of, ordered, window_of
+from polybus.spark.schema import ALERTS, MINUTE_S
 
 
-def alerts(metrics: DataFrame, rules: Rules) -> DataFrame:
-    """What deserves attention in some windows of `service_metrics`; whole minutes of it."""
-    enough = F.col("requests") >= rules.least_requests
+def alerts(metrics: pa.Table, rules: Rules) -> pa.Table:
+    """What deserves attention in these windows; whole minutes of them."""
+    enough = pc.greater_equal(metrics["requests"], rules.least_requests)
+    is_silent = pc.and_(
+        pc.greater(metrics["expired"], 0),
+        pc.equal(pc.add(metrics["replied"], metrics["failed"]), 0),
+    )
     found = [
-        _alert(metrics.where(enough & (F.col("error_rate") >= rules.error_rate)), "error_rate", "error_rate",
-               rules.error_rate),
-        _alert(metrics.where(enough & (F.col("service_p95_us") >= rules.slow_us)), "slow", "service_p95_us",
-               rules.slow_us),
-        _alert(
-            metrics.where((F.col("expired") > 0) & (F.col("replied") == 0) & (F.col("failed") == 0)),
-            "silent", "expired", 1),
+        _alerts(metrics, pc.and_(enough, _reached(metrics["error_rate"], rules.error_rate)), "error_rate",
+                "error_rate", rules.error_rate),
+        _alerts(metrics, pc.and_(enough, _reached(metrics["service_p95_us"], rules.slow_us)), "slow",
+                "service_p95_us", rules.slow_us),
+        _alerts(metrics, is_silent, "silent", "expired", 1),
+        _flapping(metrics, rules.flaps),
     ]  # fmt: skip
-    minute = window_of(F.col("window_start"), MINUTE_S)
-    flaps = (
-        metrics.where(F.col("workers_down") > 0)
-        .groupBy("broker", "service", minute.alias("window_start"))
-        .agg(F.sum("workers_down").alias("workers_down"))
-        .where(F.col("workers_down") >= rules.flaps)
-    )
-    found.append(_alert(flaps, "flapping", "workers_down", rules.flaps))
-    return reduce(DataFrame.unionByName, found)
+    return pa.concat_tables(found)
 
 
-def _alert(rows: DataFrame, rule: str, value: str, threshold: float) -> DataFrame:
-    named = rows.select(
-        "broker",
-        F.lit(rule).alias("rule"),
-        F.col("service").alias("subject"),
-        "window_start",
-        F.col(value).cast("double").alias("value"),
-        F.lit(float(threshold)).alias("threshold"),
-        date_of(F.col("window_start")).alias("date"),
+def _reached(values: Any, threshold: float) -> Any:
+    # Without requests there is no rate: null is nothing to complain about.
+    return pc.fill_null(pc.greater_equal(values, threshold), False)
+
+
+def _flapping(metrics: pa.Table, flaps: int) -> pa.Table:
+    """Services whose workers went more often in a minute than they should."""
+    gone = metrics.filter(pc.greater(metrics["workers_down"], 0))
+    minutes = pc.floor_temporal(gone["window_start"], MINUTE_S, "second")
+    place = gone.column_names.index("window_start")
+    counted = (
+        gone.set_column(place, "window_start", minutes)
+        .group_by(["broker", "service", "window_start"])
+        .aggregate([("workers_down", "sum")])
     )
-    return ordered(named, "alerts")
+    counted = counted.rename_columns({"workers_down_sum": "workers_down"})
+    return _alerts(counted, _reached(counted["workers_down"], flaps), "flapping", "workers_down", flaps)
+
+
+def _alerts(rows: pa.Table, wanted: Any, rule: str, value: str, threshold: float) -> pa.Table:
+    some = rows.filter(wanted)
+    count = some.num_rows
+    columns: dict[str, Any] = {
+        "broker": some["broker"],
+        "rule": pa.array([rule] * count, pa.string()),
+        "subject": some["service"],
+        "window_start": some["window_start"],
+        "value": some[value].cast(pa.float64()),
+        "threshold": pa.array([float(threshold)] * count, pa.float64()),
+        "date": pc.strftime(some["window_start"], "%Y-%m-%d"),
+    }
+    return pa.table([columns[name] for name in ALERTS.schema.names], schema=ALERTS.schema)

@@ -36,7 +36,7 @@ from polybus.spark.schema import (
 from polybus.spark.tables import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from polybus.spark.files import Batches
 
@@ -158,14 +158,11 @@ class Processor:
             rows = histograms.unpacked(transforms.service_metrics(segments, old).toArrow())
             self._lake.replace(SERVICE_METRICS, number, rows, begin, end)
         if not self._lake.has(ALERTS, number):
-            self._alerts(segments.sparkSession, rows, number, begin, end)
+            self._alerts(rows, number, begin, end)
         return SERVICE_METRICS.name, rows.num_rows
 
-    def _alerts(
-        self, spark: SparkSession, rows: pa.Table, number: int, begin: datetime, end: datetime
-    ) -> None:
-        metrics = spark.createDataFrame(rows.drop_columns(["wait_buckets", "service_buckets"]))
-        found = alerts(metrics, self._rules).toArrow()
+    def _alerts(self, rows: pa.Table, number: int, begin: datetime, end: datetime) -> None:
+        found = alerts(rows, self._rules)
         old = self._lake.rows_between(ALERTS, begin, end)
         if not found.num_rows and not old.num_rows:
             return

@@ -55,19 +55,28 @@ class Lake:
     def __init__(self, uri: str, writer: str) -> None:
         self.uri = uri.rstrip("/")
         self._writer = writer
+        # Reading a table's history anew for each question would take most of a small batch's time.
+        self._opened: dict[str, DeltaTable] = {}
 
     def uri_of(self, table: Table) -> str:
         return f"{self.uri}/{table.name}"
 
     def open(self, table: Table) -> DeltaTable:
-        """The table, made if it is not there."""
+        """The table as it is now, made if it is not there."""
+        known = self._opened.get(table.name)
+        if known is not None:
+            known.update_incremental()
+            return known
         uri = self.uri_of(table)
         if DeltaTable.is_deltatable(uri):
-            return DeltaTable(uri)
-        parts = [PARTITION] if table.kind is Kind.APPENDED else None
-        return DeltaTable.create(
-            uri, table.schema, mode="ignore", partition_by=parts, name=table.name, configuration=HISTORY
-        )
+            found = DeltaTable(uri)
+        else:
+            parts = [PARTITION] if table.kind is Kind.APPENDED else None
+            found = DeltaTable.create(
+                uri, table.schema, mode="ignore", partition_by=parts, name=table.name, configuration=HISTORY
+            )
+        self._opened[table.name] = found
+        return found
 
     def has(self, table: Table, batch: int) -> bool:
         done = self.open(table).transaction_version(self._writer)
