@@ -62,10 +62,9 @@ class Lake:
         return f"{self.uri}/{table.name}"
 
     def open(self, table: Table) -> DeltaTable:
-        """The table as it is now, made if it is not there."""
+        """The table, made if it is not there. Nobody else changes it: what we know of it stays true."""
         known = self._opened.get(table.name)
         if known is not None:
-            known.update_incremental()
             return known
         uri = self.uri_of(table)
         if DeltaTable.is_deltatable(uri):
@@ -110,9 +109,12 @@ class Lake:
             for file in written
         ]
         if actions:
-            self.open(table).create_write_transaction(
+            there = self.open(table)
+            there.create_write_transaction(
                 actions, "append", table.schema, [PARTITION], commit_properties=self._commit(batch)
             )
+            # Other changes do this by themselves.
+            there.update_incremental()
         return sum(file["rows"] for file in written)
 
     def sweep(self, table: Table) -> None:
@@ -181,6 +183,7 @@ class Lake:
         there = self.open(table)
         there.optimize.compact()
         there.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
+        there.update_incremental()
 
 
 def _paths(table: DeltaTable) -> Sequence[str]:
