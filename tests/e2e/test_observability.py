@@ -164,8 +164,8 @@ def test_every_line_is_an_object(watched: Watched) -> None:
     )
     assert up["fields"]["pid"] == watched.broker.process.pid
     assert records["broker"][-1]["message"] == "stopped; everything was answered"
-    said = next(record for record in records["worker"] if record["logger"] == "shop")
-    assert (said["level"], said["message"], said["fields"]) == ("warning", "asked", {"size": 1})
+    said = [record for record in records["worker"] if record["logger"] == "shop"][-1]
+    assert (said["level"], said["message"], said["fields"]) == ("warning", "asked", {"size": len(b"fail")})
     (failed,) = (record for record in records["worker"] if record["logger"] == "polybus.job")
     assert failed["message"] == "ValueError: no luck"
     assert failed["fields"]["queue"] == "hello"
