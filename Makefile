@@ -13,7 +13,8 @@ SECONDS := 60
 KILLS := 200
 # What may be compiled is tested a second time as plain Python.
 PLAIN_TESTS := tests/unit/core tests/unit/wire tests/unit/dialects tests/unit/server tests/property tests/simulation
-JOBS := 2
+# One more than there are processors where there are two: many tests wait for something.
+JOBS := 3
 
 $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
@@ -30,7 +31,7 @@ setup: $(STAMP) ## make .venv with polybus and all development tools (PYTHON=…
 demo: $(STAMP) ## start a broker, peers of every dialect, and show them talking to each other
 	$(BIN)/polybus demo $(ARGS)
 
-test: $(STAMP) ## run the tests (ARGS=… for pytest, JOBS=2 processes)
+test: $(STAMP) ## run the tests (ARGS=… for pytest, JOBS=3 processes)
 	$(BIN)/pytest -n $(JOBS) -m "not long" $(ARGS)
 	$(if $(ARGS),,$(MAKE) --no-print-directory test-plain)
 

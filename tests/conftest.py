@@ -10,7 +10,13 @@ import pytest
 
 from support import plain
 
-SPARK_TESTS = "tests/spark/"
+# Tests that share what takes long to start, and some of which build on what others did.
+TOGETHER = (
+    "tests/spark/",
+    "tests/e2e/test_observability.py",
+    "tests/e2e/test_traces.py",
+    "tests/e2e/test_web.py",
+)
 
 if plain.is_wanted():
     plain.use_plain_sources()
@@ -31,7 +37,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n`, all tests of Spark go to one process and share its session; the others go anywhere.
+    """With `-n`, tests that belong together go to one process; the others go anywhere.
 
     Not with pytest-xdist's own groups: pytest 9.2 does not let it put them into the names of tests.
     """
@@ -39,8 +45,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneProcessForSpark(LoadScopeScheduling):
+    class SomeTogether(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return SPARK_TESTS if nodeid.startswith(SPARK_TESTS) else nodeid
+            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
 
-    return OneProcessForSpark(config, log)
+    return SomeTogether(config, log)

@@ -81,7 +81,7 @@ def _came_up(pool: Pool, seat: Seat, body: bytes, now: float) -> None:
         retire(pool, seat, now)
     if seat is pool.fresh:
         pool.fresh = None
-        pool.old = [old for old in pool.old if old.state is SeatState.SERVING]
+        pool.old = [old for old in pool.old if old.state in _COMING]
         if pool.old:
             retire(pool, pool.old.pop(0), now)
         elif sum(other.state in _COMING for other in pool.seats.values()) > pool.rules.processes:
@@ -133,13 +133,14 @@ def kill(pool: Pool, seat: Seat, number: int) -> None:
 
 def replace_all(pool: Pool, now: float) -> None:
     """A second time while it goes on, those that have come in meanwhile are replaced as well."""
-    pool.old = [seat for seat in pool.seats.values() if seat.state is SeatState.SERVING]
+    # Also those that have not come up yet: they may have loaded what is no longer there.
+    pool.old = [seat for seat in pool.seats.values() if seat.state in _COMING]
     if pool.fresh is None:
         _replace_next(pool, now)
 
 
 def _replace_next(pool: Pool, now: float) -> None:
-    pool.old = [seat for seat in pool.old if seat.state is SeatState.SERVING]
+    pool.old = [seat for seat in pool.old if seat.state in _COMING]
     pool.fresh = start(pool, now) if pool.old and not pool.ending else None
 
 

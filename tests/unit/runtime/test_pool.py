@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from polybus.runtime import staffing
+from polybus.runtime.seat import SeatState
 from support.pool_bench import TESTS, Bench
 from support.waiting import until
 
@@ -348,6 +349,18 @@ def test_all_are_replaced_one_by_one_while_jobs_go_on(tmp_path: Path) -> None:
         go.touch()
         assert bench.outcome(slow) == "found"
         bench.until(lambda: len(bench.pool.seats) == 2)
+
+
+def test_those_that_have_not_come_up_are_replaced_too() -> None:
+    with Bench(2) as bench:
+        bench.until(lambda: len(bench.pool.seats) == 2)
+        before = set(bench.pool.seats)
+        assert {seat.state for seat in bench.pool.seats.values()} == {SeatState.STARTING}
+        bench.pool.replace_all(time.monotonic())
+        bench.until(
+            lambda: not bench.pool.old and len(bench.pids) == 2 and not before & bench.pool.seats.keys()
+        )
+        assert bench.outcome(bench.submit("double", 1)) == 2
 
 
 def test_one_that_dies_while_it_is_replaced_is_not_replaced_twice() -> None:
