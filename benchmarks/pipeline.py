@@ -7,7 +7,7 @@ of one Spark session in this process:
 
     scan     bare Spark reads the same columns of the same files, and drops them
     build    all tables from nothing, as `polybus pipeline build` does; once cold, then warm
-    stream   the same journal as a backlog of `polybus pipeline run`, in batches of some 400,000 events
+    stream   the same journal as a backlog of `polybus pipeline run`, in batches as it takes them
     duckdb   the same tables by DuckDB (`_pipeline_duckdb.py`), with as many threads
     fresh    `polybus pipeline run` beside a journal that grows by 5,000 events a second, through the broker's
              writer and archiver: from an event to its row in service_metrics, as another process sees it
@@ -55,8 +55,6 @@ NAMES: Final = (
     "alerts",
 )
 GOALS: Final = {"batch": 400_000.0, "batch of scan": 0.2, "stream": 150_000.0, "fresh p95": 5.0}
-# Small enough that catching up takes many batches, as it does when the journal comes in pieces.
-STREAM_BYTES: Final = 16 * 1024 * 1024
 FRESH_RATE: Final = 5_000
 LOOK_S: Final = 0.1
 # Of the whole journal, before it counts.
@@ -222,7 +220,7 @@ class Bench:
                 took = watch.stop()
                 pipeline.stop()
 
-        pipeline = Pipeline(spark, str(journal), str(tables), watch=look, batch_bytes=STREAM_BYTES)
+        pipeline = Pipeline(spark, str(journal), str(tables), watch=look)
         watch = Watch()
         pipeline.run()
         if seen != events:

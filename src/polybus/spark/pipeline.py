@@ -50,8 +50,9 @@ COMPACTED: Final = "compacted"
 READERS: Final = "readers"
 # Files older than Spark's week are read as well.
 ANY_AGE: Final = "36500d"
-# At most so much of the journal in one batch of a stream that has to catch up.
-BATCH_BYTES: Final = 512 * 1024 * 1024
+# At most so much of the journal in one batch of a stream that has to catch up: a few seconds' work, after
+# which the tables are nearer to the present. What a batch costs by itself is little beside it.
+BATCH_BYTES: Final = 64 * 1024 * 1024
 POLL_S: Final = 1.0
 # After so many batches small files are joined.
 TIDY_EVERY: Final = 100
