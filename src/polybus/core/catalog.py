@@ -46,7 +46,7 @@ def on_register(bus: Bus, event: events.Register, now: float) -> None:
         _deny(bus, event, reasons, now)
     elif held is not None and _has_other_conversation(held, event) and leases.is_alive(held, now):
         until = max(now + leases.NOTICE_S, leases.seen_at(held) + held.heartbeat_s * leases.LATE)
-        bus.catalog.claims[event.name] = Claim(event, now, until)
+        bus.catalog.claims[event.name] = Claim(event, now, until, now + leases.NOTICE_S)
         bus.catalog.claims_at = min(bus.catalog.claims_at, now + leases.NOTICE_S)
         leases.ask_now(bus, held, now)
     else:
@@ -106,6 +106,10 @@ def settle_claims(bus: Bus, now: float) -> None:
                 _deny(bus, claim.event, [_taken(held)], now)
                 continue
             if now < claim.until:
+                if now >= claim.again_at:
+                    # Less and less often: who is there and silent is not to be bothered.
+                    claim.again_at = now + 2 * (now - claim.since)
+                    leases.ask_now(bus, held, now)
                 continue
         _grant(bus, claim, held, now)
     catalog.claims_at = now + leases.NOTICE_S if catalog.claims else inf

@@ -52,6 +52,8 @@ class Claim(Struct):
     event: events.Register
     since: float
     until: float
+    # When the holder is asked again: a connection that broke just before the first question took it along.
+    again_at: float
 
 
 class Catalog:

@@ -261,6 +261,20 @@ def test_a_node_that_comes_back_is_served_as_soon_as_its_old_conversation_is_kno
     assert not stage.bus.catalog.claims
 
 
+def test_a_question_that_broke_with_its_connection_is_asked_again_soon() -> None:
+    stage = Stage()
+    register(stage, at="old", heartbeat_s=30.0, serves=serving(at="old"))
+    stage.nothing()
+    register(stage, at="new", heartbeat_s=30.0, serves=serving(at="new"))
+    assert stage.one(act.Ask).peer == node("old")
+    stage.nothing()
+    # Nobody has noticed that the connection is gone, so the first question got lost.
+    stage.wait(0.3)
+    assert stage.one(act.Ask).peer == node("old")
+    stage.do(events.Unasked(node("old")))
+    assert stage.one(act.Approve).node == node("new")
+
+
 def test_a_holder_that_speaks_up_keeps_its_name() -> None:
     stage = Stage()
     register(stage, at="old", serves=serving(at="old"))
