@@ -33,7 +33,6 @@ demo: $(STAMP) ## start a broker, peers of every dialect, and show them talking 
 
 test: $(STAMP) ## run the tests (ARGS=… for pytest, JOBS=3 processes)
 	$(BIN)/pytest -n $(JOBS) -m "not long" $(ARGS)
-	$(if $(ARGS),,$(MAKE) --no-print-directory test-plain)
 
 test-long: $(STAMP) ## run the tests that take long: every page of the documents, Spark from end to end, many kills
 	$(BIN)/pytest -n $(JOBS) -m long $(ARGS)

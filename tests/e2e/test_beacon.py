@@ -149,6 +149,7 @@ def listen(machine: Machine, cwd: Path, seconds: float = 2.5) -> list[dict[str, 
     return found
 
 
+@pytest.mark.long
 def test_a_broker_is_found_over_a_network_by_broadcast(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()

@@ -420,6 +420,7 @@ def test_what_was_received_survives_the_broker(
         assert sorted(path.read_text().split()) == sorted([*map(str, range(20)), "late"])
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_in_the_middle_of_many(
     phoenix: JobBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

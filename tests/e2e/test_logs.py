@@ -127,6 +127,7 @@ def test_limits_are_settings(tmp_path: Path) -> None:
         assert found == ["keep me", *(str(number) for number in range(91, 100))]
 
 
+@pytest.mark.long
 def test_following_over_a_restart(tmp_path: Path) -> None:
     """Both the program that logs and the person who follows go on when the broker is killed."""
     ports = steady_ports(("admin.port", "ebus.publish"))

@@ -278,6 +278,7 @@ def test_top_in_a_terminal(broker: Served) -> None:
         assert b"\x1b[?1049l" in terminal._screen
 
 
+@pytest.mark.long
 def test_top_outlives_the_broker(tmp_path: Path) -> None:
     with closing(Served(tmp_path)) as broker:
         terminal = Terminal("top", "--data-dir", str(broker.data_dir))

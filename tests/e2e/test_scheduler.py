@@ -26,6 +26,7 @@ EVERY_S = 0.25
 # -- the broker's own -------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_killed_broker_neither_loses_nor_doubles_a_run() -> None:
     with LiveBroker() as broker:
         asked = {"queue": "jobs", "message": "x", "every_s": EVERY_S, "key": "often"}
@@ -166,6 +167,7 @@ def test_the_component_comes_back_to_a_restarted_router(office: Office) -> None:
     assert component.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.long
 def test_what_the_component_keeps_is_there_after_a_restart(office: Office) -> None:
     options = ("--store", str(office.folder / "kept"))
     component = office.scheduler(*options)

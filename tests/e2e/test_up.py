@@ -100,6 +100,7 @@ def test_a_job_survives_the_broker_and_everything_ends_in_order(tmp_path: Path) 
         assert names == {"broker.log", "workers.log", "dashboard.log"}
 
 
+@pytest.mark.long
 def test_nothing_survives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     with closing(started(tmp_path, "--no-pipeline", "--no-dashboard", "--workers", "1")) as running:
         running.wait_for(running.output, "ready after")

@@ -364,6 +364,7 @@ def test_a_worker_may_be_there_before_its_broker(tmp_path: Path) -> None:
             assert worker.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_broker_that_is_frozen_for_a_while(broker: JobBroker) -> None:

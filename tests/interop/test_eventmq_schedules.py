@@ -85,6 +85,7 @@ def test_eventmq_s_schedules_are_kept_and_run_by_polybus(broker: Broker, eventmq
     assert len(eventmq.marks("interval")) == count
 
 
+@pytest.mark.long
 def test_our_scheduler_serves_eventmq_s_router(eventmq: EventMQ, schedulers: Schedulers) -> None:
     router, places = eventmq.router()
     eventmq.manager("one", places["workers"], 2)

@@ -158,6 +158,7 @@ class Month:
 SEEDS = (1, 2, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", MONTHS, ids=lambda month: f"{month:%B}")
 def test_a_month(start: datetime) -> None:
     # One after the other: they share the due times that took so long to find.

@@ -85,6 +85,7 @@ class Interrupted(Exception):
     pass
 
 
+@pytest.mark.long
 def test_a_batch_that_is_interrupted_is_finished_by_the_next_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_batch_that_is_interrupted_is_finished_by_the_next_run(
     assert journal.mismatches(tables) == []
 
 
+@pytest.mark.long
 def test_what_was_compacted_before_comes_first(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
