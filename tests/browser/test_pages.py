@@ -130,7 +130,8 @@ def test_the_overview_counts_what_the_command_line_counts(sight: Sight, scene: S
     # A rate and a time are shown, and a line is drawn.
     until(lambda: sight.page.locator('[data-tile="requests"] b').inner_text() not in ("–", "0"), "a rate")
     until(lambda: sight.page.locator('[data-tile="latency"] b').inner_text().endswith("s"), "a latency")
-    assert "L" in (sight.page.locator('[data-tile="requests"] .spark .line').get_attribute("d") or "")
+    line = sight.page.locator('[data-tile="requests"] .spark .line')
+    until(lambda: "L" in (line.get_attribute("d") or ""), "a line of two points")
 
 
 def test_the_overview_says_what_needs_attention(sight: Sight) -> None:
