@@ -183,8 +183,89 @@ def test_calls(commands: Commands, broker: Served) -> None:
         place = ("--address", broker.endpoints["majordomo.clients"])
         assert commands.run("call", "hello", *place).stdout == b"hello \n"
         assert "not today" in refused(commands.run("call", "refuse", *place))
-        nobody = commands.run("call", "nobody", "--timeout", "0.2", *place)
-        assert "polybus services" in refused(nobody)
+
+
+def unanswered(broker: Served) -> list[dict[str, Any]]:
+    with AdminClient(broker.endpoints["admin.port"]) as admin:
+        rows: list[dict[str, Any]] = admin.ask("requests")
+        return rows
+
+
+def test_a_call_that_gives_up_takes_its_request_back(commands: Commands, broker: Served) -> None:
+    give_up = ("call", "nobody", "--timeout", "0.2", "--data-dir", str(broker.data_dir))
+    for dialect in DIALECTS:
+        text = refused(commands.run(*give_up, "--dialect", dialect))
+        assert "'nobody' gave no answer within 0.2 s: nobody serves it" in text
+        assert "The request is cancelled" in text
+        # EBUS says it itself, on another socket than the one that asked.
+        wait_until(lambda: not unanswered(broker))
+    assert "is cancelled" in refused(commands.run(*give_up, "--stream"))
+    assert unanswered(broker) == []
+
+
+def test_a_call_that_gives_up_without_an_admin_socket_says_so(commands: Commands, broker: Served) -> None:
+    # One that belongs to somebody else is not told.
+    place = ("--address", broker.endpoints["majordomo.clients"])
+    with closing(Served(broker.data_dir)) as other:
+        env = {"POLYBUS_ADMIN_PORT": other.endpoints["admin.port"].rpartition(":")[2]}
+        text = refused(commands.run("call", "nobody", "--timeout", "0.2", *place, env=env))
+    assert "'polybus services' shows who serves it" in text
+    assert "stays with the broker until it expires" in text
+    assert len(unanswered(broker)) == 1
+    env = {"POLYBUS_ADMIN_PORT": broker.endpoints["admin.port"].rpartition(":")[2]}
+    assert "is cancelled" in refused(commands.run("call", "nobody", "--timeout", "0.2", *place, env=env))
+    assert len(unanswered(broker)) == 1
+
+
+def test_a_guaranteed_job_outlives_the_call_that_gave_up(commands: Commands, tmp_path: Path) -> None:
+    (tmp_path / "polybus.toml").write_text("[queues.kept]\nguarantee = true\n")
+    with closing(Served(tmp_path)) as broker:
+        call = ("call", "kept", "--dialect", "emqp", "--timeout", "0.5", "--data-dir", str(broker.data_dir))
+        text = refused(commands.run(*call))
+        (row,) = unanswered(broker)
+        assert f"goes on: 'polybus jobs show {row['token']}' shows it" in text
+
+
+def test_a_call_without_an_answer_says_who_serves(commands: Commands, broker: Served) -> None:
+    place = ("--data-dir", str(broker.data_dir))
+    with working(broker):
+        text = refused(commands.run("call", "helo", "--timeout", "0.2", *place))
+        assert "nobody serves it. Did you mean 'hello'? Served are count, hello, refuse " in text
+        going_on = threading.Event()
+
+        def wait(request: Request) -> bytes:
+            going_on.wait(20)
+            return b""
+
+        slow = Worker({"slow": wait}, broker.endpoints["ebus.backend"], "ebus")
+        thread = threading.Thread(target=slow.run)
+        thread.start()
+        try:
+            with AdminClient(broker.endpoints["admin.port"]) as admin:
+                wait_until(lambda: len(admin.ask("workers")) == 4)
+            text = refused(commands.run("call", "slow", "--timeout", "0.3", *place))
+        finally:
+            going_on.set()
+            slow.stop()
+            thread.join(10)
+    assert "1 worker serves it; 1 request runs and 0 wait, this one included" in text
+
+
+def test_what_the_default_queue_says_is_told_as_its_own(commands: Commands, broker: Served) -> None:
+    place = ("--dialect", "emqp", "--data-dir", str(broker.data_dir))
+    worker = Worker({"default": refuse, "mail": hello}, broker.endpoints["emqp.workers"], "emqp")
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        with AdminClient(broker.endpoints["admin.port"]) as admin:
+            wait_until(lambda: len(admin.ask("workers")) == 1)
+        text = refused(commands.run("call", "mial", *place))
+        assert "nobody serves 'mial', so it went to the queue 'default', as eMQP has it" in text
+        assert "a worker said: not today. Did you mean 'mail'?" in text
+        assert "nobody serves" not in refused(commands.run("call", "default", *place))
+    finally:
+        worker.stop()
+        thread.join(10)
 
 
 def test_sent_jobs_are_confirmed(commands: Commands, broker: Served) -> None:
@@ -271,6 +352,16 @@ def test_ctrl_c_is_quiet(broker: Served, arguments: tuple[str, ...]) -> None:
             running.wait_for(running.errors, "Ctrl-C")
         assert running.end(signal.SIGINT) == 130
         assert not any("Traceback" in line or "Abort" in line for line in running.errors)
+    assert unanswered(broker) == []
+
+
+def test_a_call_that_is_ended_takes_its_request_back(broker: Served) -> None:
+    call = ("call", "nobody", "--dialect", "mdp1", "--data-dir", str(broker.data_dir))
+    with closing(Running(*call, cwd=broker.data_dir)) as running:
+        wait_until(lambda: bool(unanswered(broker)))
+        assert running.end(signal.SIGTERM) == 143
+        assert running.errors == []
+    assert unanswered(broker) == []
 
 
 def test_cancel_tells_the_client(commands: Commands, broker: Served) -> None:
@@ -295,9 +386,13 @@ def test_drain_ends_an_idle_broker(commands: Commands, broker: Served) -> None:
 
 def test_drain_does_not_wait_for_ever(commands: Commands, broker: Served) -> None:
     commands.ok(broker, "send", "nobody", "x")
-    assert b"1 requests" in commands.ok(broker, "drain")
+    told = commands.ok(broker, "drain").decode()
+    expected = "1 request is unanswered; the broker ends when it is answered, in 0.5 s at the latest"
+    assert told == f"draining: {expected}\n"
     assert broker.end() == 0
-    assert "1 unanswered" in broker.errors[-1]
+    (line,) = [line for line in broker.errors if "drain" in line]
+    assert line.endswith(f"told to drain over the admin socket; draining: {expected}")
+    assert broker.errors[-1].endswith("stopped with 1 unanswered request")
 
 
 # -- no broker --------------------------------------------------------------------------------

@@ -211,13 +211,15 @@ DRAIN_EXAMPLES = examples("polybus drain", "polybus drain --data-dir var")
 
 
 def drain(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) -> None:
-    """Let the broker finish what is unanswered and stop. It takes no new requests from now on."""
+    """Let the broker finish what is unanswered and stop. It takes no new requests from now on.
+
+    What is still unanswered after broker.drain_s (10 s unless the settings say otherwise) is left so.
+    """
     from polybus.cli.output import print_json
+    from polybus.server.draining import draining
 
     answer = ask(admin, data_dir, "drain")
     if json_:
         print_json(answer)
-    elif answer["requests"]:
-        print(f"draining: {answer['requests']} requests are unanswered")
     else:
-        print("drained: the broker stops")
+        print(draining(answer["state"] == "drained", answer["requests"], answer["drain_s"]))

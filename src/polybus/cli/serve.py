@@ -19,6 +19,7 @@ from polybus.cli.settings import flatten
 from polybus.config import Settings
 from polybus.errors import ConfigError
 from polybus.server.broker import Broker
+from polybus.server.draining import draining, stopped
 from polybus.telemetry import logs
 from polybus.telemetry.logs import log as log
 
@@ -33,9 +34,10 @@ def serve(load: Callable[[], Settings], as_json: bool = False) -> int:
     def on_stop(number: int, frame: object) -> None:
         asked.append(number)
         if len(asked) == 1:
+            name = signal.Signals(number).name
             log(
-                f"draining: {broker.bus.request_count} unanswered requests have "
-                f"{broker.settings.broker.drain_s:g} s; a second signal stops at once"
+                f"{name}: {draining(False, broker.bus.request_count, broker.settings.broker.drain_s)}; "
+                "a second signal stops it at once"
             )
             broker.ask_to_drain()
         else:
@@ -55,8 +57,7 @@ def serve(load: Callable[[], Settings], as_json: bool = False) -> int:
         broker.ask_to_drain()
     broker.run()
     left = broker.bus.request_count
-    text = f"stopped with {left} unanswered requests" if left else "stopped; everything was answered"
-    log(text, "warning" if left else "info", unanswered=left)
+    log(stopped(left), "warning" if left else "info", unanswered=left)
     return 128 + signal.SIGINT if asked[:1] == [signal.SIGINT] else 0
 
 

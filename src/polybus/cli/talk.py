@@ -50,14 +50,25 @@ def call(
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Ask a service, whatever dialect its workers speak, and print the answer."""
+    """Ask a service, whatever dialect its workers speak, and print the answer.
+
+    A call that gives up, or is interrupted, takes its request back.
+    """
     import time
 
+    from polybus.cli.giving_up import Asked, ended_by_sigterm
     from polybus.cli.output import body_fields, print_json, write_body
+    from polybus.client.base import new_identity
     from polybus.client.client import Client
 
     content = _read(body)
-    with Client(_place(dialect, "client", address, data_dir), dialect.value, timeout_s=timeout) as client:
+    endpoint = _place(dialect, "client", address, data_dir)
+    identity = new_identity()
+    asked = Asked(endpoint, dialect.value, identity, data_dir)
+    with (
+        ended_by_sigterm(),
+        Client(endpoint, dialect.value, timeout_s=timeout, identity=identity) as client,
+    ):
         began = time.perf_counter()
         try:
             if stream:
@@ -69,12 +80,13 @@ def call(
                 return
             frames = client.call_multipart(service, content)
         except RequestTimeout:
-            raise RequestTimeout(
-                f"{client.endpoint} gave no answer from {service!r} within {timeout:g} s; "
-                "'polybus services' shows who serves it, --timeout waits longer"
-            ) from None
+            raise RequestTimeout(asked.unanswered(service, timeout)) from None
         except RequestFailed as error:
-            raise RequestFailed(error.code, error.detail or f"{service!r} gave no answer") from None
+            detail = error.detail or f"{service!r} gave no answer"
+            raise RequestFailed(error.code, asked.refused(service, detail)) from None
+        except (KeyboardInterrupt, SystemExit, BrokenPipeError):
+            asked.interrupted()
+            raise
         took_ms = (time.perf_counter() - began) * 1000
     if json_:
         answer = body_fields(frames[0]) if len(frames) == 1 else {"frames": [body_fields(f) for f in frames]}

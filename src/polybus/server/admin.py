@@ -22,10 +22,13 @@ import msgspec
 from polybus.core import events, views
 from polybus.core.actions import Observed
 from polybus.core.bus import Bus
+from polybus.core.lifecycle import BusState
 from polybus.core.model import Address
 from polybus.dialects.port import Message
+from polybus.server.draining import draining
 from polybus.server.effects import Outbox
 from polybus.server.taps import TAG, NotAllowed, Taps, dialect_of
+from polybus.telemetry.logs import log
 from polybus.wire.frames import EMPTY, MAX_TEXT_BYTES
 
 # Requests listed in one answer.
@@ -145,6 +148,8 @@ class AdminEar:
         self.taps.expire(now)
 
     def _cancel(self, question: dict[str, Any], now: float) -> Any:
+        if "client" in question:
+            return self._cancel_all_of(str(question["client"]), now)
         name = str(question.get("request", ""))
         if not name:
             # Requests of dialects without ids have an empty one: nobody may mean them by saying nothing.
@@ -166,7 +171,31 @@ class AdminEar:
         self._bus.handle(events.CancelToken(found[0].token), now)
         return {"cancelled": found[0].token.decode()}
 
+    def _cancel_all_of(self, name: str, now: float) -> Any:
+        """For a client that gives up and whose dialect has no word for it; what is guaranteed survives it."""
+        if not name:
+            raise BadQuestion("whose requests? Give the identity of a client as 'client'")
+        found = [
+            request
+            for address, client in self._bus.clients.items()
+            if name == views.peer_name(address)
+            for request in client.outstanding.values()
+        ]
+        given_up = [request.token for request in found if not request.durable]
+        for token in given_up:
+            self._bus.handle(events.CancelToken(token), now)
+        return {
+            "cancelled": [token.decode() for token in given_up],
+            "kept": [request.token.decode() for request in found if request.durable],
+        }
+
     def _drain(self, question: dict[str, Any], now: float) -> Any:
-        self._bus.handle(events.Drain(), now)
+        bus = self._bus
+        is_news = bus.state is BusState.SERVING
+        bus.handle(events.Drain(), now)
+        drain_s = self._facts()["drain_s"]
+        if is_news:
+            state = draining(bus.state is BusState.DRAINED, bus.request_count, drain_s)
+            log(f"told to drain over the admin socket; {state}", unanswered=bus.request_count)
         self._on_drain()
-        return {"state": self._bus.state.name.lower(), "requests": self._bus.request_count}
+        return {"state": bus.state.name.lower(), "requests": bus.request_count, "drain_s": drain_s}

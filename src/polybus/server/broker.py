@@ -166,6 +166,7 @@ class Broker:
             "pid": os.getpid(),
             "pump": self._pump.kind,
             "up_s": round(self._clock() - self._started_at, 3),
+            "drain_s": self.settings.broker.drain_s,
             "endpoints": self.endpoints,
             **self._subscribers.facts(),
             "dead_letters_dropped": self._jobs.dropped,

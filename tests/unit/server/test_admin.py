@@ -15,6 +15,7 @@ from polybus.core.lifecycle import BusState
 from polybus.core.model import Heartbeat
 from polybus.dialects.port import Voice
 from polybus.server.admin import AdminEar
+from polybus.server.draining import draining
 from polybus.server.effects import Outbox
 from polybus.server.taps import MAX_TAPS, TAG, TAP_BODY_BYTES, TAP_LEASE_S
 
@@ -61,9 +62,13 @@ class Desk:
         self.outbox.handlers[Forget] = lambda action: None
         self.drains = 0
         self.admin = AdminEar(
-            self.bus, self.outbox, lambda: 1_700_000_000.0, lambda: {"pid": 7}, self._on_drain, tap="bodies"
+            self.bus, self.outbox, lambda: 1_700_000_000.0, self._facts, self._on_drain, tap="bodies"
         )
         self.now = 100.0
+
+    @staticmethod
+    def _facts() -> dict[str, Any]:
+        return {"pid": 7, "drain_s": 10.0}
 
     def _on_drain(self) -> None:
         self.drains += 1
@@ -200,12 +205,48 @@ def test_cancel_asks_back_if_several_clients_use_the_id() -> None:
     assert len(desk.bus.requests) == 2
 
 
-def test_drain() -> None:
+def test_cancel_all_of_a_client() -> None:
+    desk = Desk()
+    desk.worker()
+    for number in b"1234":
+        desk.submit(b"r%d" % number, client=(1, b"gone"))
+    desk.submit(b"r1", client=(1, b"here"))
+    tokens = [row["token"] for row in desk.ask("requests")["ok"] if row["client"] == "gone"]
+    assert desk.ask("cancel", client="gone") == {"ok": {"cancelled": tokens, "kept": []}}
+    assert [row["client"] for row in desk.ask("requests")["ok"]] == ["here"]
+    assert desk.ask("cancel", client="gone") == {"ok": {"cancelled": [], "kept": []}}
+    assert "whose requests" in desk.ask("cancel", client="")["error"]
+
+
+def test_drain(capfd: pytest.CaptureFixture[str]) -> None:
     desk = Desk()
     desk.submit(b"r1")
-    assert desk.ask("drain") == {"ok": {"state": "draining", "requests": 1}}
+    assert desk.ask("drain") == {"ok": {"state": "draining", "requests": 1, "drain_s": 10.0}}
     assert desk.bus.state is BusState.DRAINING
     assert desk.drains == 1
+    desk.ask("drain")
+    # It is news once.
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "1 request is unanswered; the broker ends when it is answered, in 10 s at the latest" in line
+
+
+@pytest.mark.parametrize(
+    ("is_drained", "unanswered", "words"),
+    [
+        (True, 0, "drained: the broker stops"),
+        (True, 1, "drained: the broker stops; 1 job is kept for the next start"),
+        (True, 2, "drained: the broker stops; 2 jobs are kept for the next start"),
+        (False, 0, "draining: everything is answered; the broker stops"),
+        (
+            False,
+            2,
+            "draining: 2 requests are unanswered; the broker ends when they are answered, "
+            "in 10 s at the latest",
+        ),
+    ],
+)
+def test_what_is_said_about_draining(is_drained: bool, unanswered: int, words: str) -> None:
+    assert draining(is_drained, unanswered, 10.0) == words
 
 
 # -- taps ---------------------------------------------------------------------------------------------

@@ -1,0 +1,24 @@
+"""How a broker that drains says so: in its log, and to whoever asked for it."""
+
+from __future__ import annotations
+
+
+def draining(is_drained: bool, unanswered: int, drain_s: float) -> str:
+    """What happens now, and when it is over at the latest."""
+    if is_drained:
+        # Jobs that are written down and that no worker has hold nobody up.
+        kept = "1 job is" if unanswered == 1 else f"{unanswered} jobs are"
+        return "drained: the broker stops" + (f"; {kept} kept for the next start" if unanswered else "")
+    if not unanswered:
+        return "draining: everything is answered; the broker stops"
+    what, they = ("1 request is", "it is") if unanswered == 1 else (f"{unanswered} requests are", "they are")
+    return (
+        f"draining: {what} unanswered; the broker ends when {they} answered, in {drain_s:g} s at the latest"
+    )
+
+
+def stopped(unanswered: int) -> str:
+    """The last words."""
+    if not unanswered:
+        return "stopped; everything was answered"
+    return f"stopped with {unanswered} unanswered {'request' if unanswered == 1 else 'requests'}"
