@@ -19,6 +19,7 @@ import zmq
 
 from polybus.client.handlers import AsyncHandler, Request, answer_frames, failure_text
 from polybus.client.hub import Hub
+from polybus.client.patience import PAUSE_S, say_who_is_missing, say_who_was_found, teller
 from polybus.client.sessions.port import NEVER
 from polybus.client.watch import Watch
 from polybus.client.worker import DEFAULT_CREDIT
@@ -74,13 +75,18 @@ class AsyncWorker:
                 self._loop.call_soon_threadsafe(self._finish, None)
 
     async def run(self) -> None:
-        """Serve until `stop`, or until the broker asks this worker to leave (eMQP)."""
+        """Serve until `stop`, or until the broker asks this worker to leave (eMQP).
+
+        A broker that is not there yet is waited for.
+        """
         self._loop = asyncio.get_running_loop()
         self._over = self._loop.create_future()
         self._watch = watch = Watch(lambda: self._hub.lines.fds, self._take_step)
         try:
+            await self._wait_for_bus(self._over)
             if self._stopping:
                 return
+            self._hub.unanswered = teller(self._hub)
             self._hub.open(time.monotonic())
             watch.ask()
             await self._over
@@ -93,6 +99,19 @@ class AsyncWorker:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             with contextlib.suppress(ConnectionLost):
                 self._hub.close()
+
+    async def _wait_for_bus(self, over: asyncio.Future[None]) -> None:
+        hub = self._hub
+        if not hub.missing:
+            return
+        say_who_is_missing(hub)
+        while hub.missing and not self._stopping:
+            await asyncio.wait([over], timeout=PAUSE_S)
+            if not self._stopping:
+                # Searching blocks; a thread may as well.
+                await asyncio.to_thread(hub.search)
+        if not hub.missing:
+            say_who_was_found(hub)
 
     def _finish(self, error: BaseException | None) -> None:
         if self._over is not None and not self._over.done():

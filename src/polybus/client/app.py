@@ -89,10 +89,11 @@ class Bus(Asking):
     def run(self, *, credit: int = DEFAULT_CREDIT) -> None:
         """Serve until `stop`, or Ctrl-C, after which the program ends with status 130 as others do.
 
-        What a handler was in the middle of goes to another worker.
+        A broker that is not there yet is waited for. What a handler was in the middle of goes to another
+        worker.
         """
-        self._worker = self.worker(credit=credit)
         try:
+            self._worker = self.worker(credit=credit)
             self._worker.run()
         except KeyboardInterrupt:
             raise SystemExit(130) from None

@@ -64,7 +64,10 @@ class Hub:
         if credit < 1:
             raise ConfigError(f"credit is {credit}; it takes 1 or more")
         self.dialect: Final = check_dialect(dialect)
-        self.endpoint: Final = Finder().endpoint(dialect, "worker", address)
+        self._address = address
+        self._finder: Final = Finder()
+        # Why there is no bus to connect to, if there is none yet; then `search` looks for one again.
+        self.endpoint, self.missing = self._finder.endpoint_or_usual(dialect, "worker", address)
         by_name = {service_name(name): weight for name, weight in (weights or {}).items()}
         prefix = os.urandom(6).hex().encode()
         names = [service_name(name) for name in services]
@@ -77,11 +80,14 @@ class Hub:
         self.lines: Final = Lines(len(self.sessions), fds, context)
         self.inbox: deque[Request] = deque()
         self.outbox: list[tuple[int, Message]] = []
+        self._opened = False
         self.leaving = False
         self.denied: tuple[str, ...] | None = None
         self.restarts = 0
         # An event loop must not watch the descriptor of a socket that is about to be closed.
         self.reopening: Callable[[], None] = lambda: None
+        # Told once if nobody answers the first hello.
+        self.unanswered: Callable[[], None] | None = None
         self.beat_s: Final = min(session.beat_s for session in self.sessions)
         self._held: list[dict[Any, Request]] = [{} for _ in self.sessions]
         # When a conversation that ended may begin again; None while one is going on.
@@ -94,7 +100,13 @@ class Hub:
             if isinstance(session, DbpWorker) and self.endpoint.startswith("tcp://"):
                 session.reached_at(host.strip("[]"), int(port))
 
+    def search(self) -> None:
+        """Look once more for a bus that was not there; takes seconds."""
+        self.endpoint, self.missing = self._finder.endpoint_or_usual(self.dialect, "worker", self._address)
+        self._tell_address()
+
     def open(self, now: float) -> None:
+        self._opened = True
         for at in range(len(self.sessions)):
             self._begin(at, now)
 
@@ -142,6 +154,9 @@ class Hub:
             for message in session.pending():
                 self.outbox.append((at, message))
             if session.is_lost(now):
+                if self.unanswered is not None and session.heard_at == session.began_at:
+                    self.unanswered()
+                self.unanswered = None
                 self._end(at, now)
             else:
                 for message in session.tick(now):
@@ -210,7 +225,7 @@ class Hub:
     def close(self) -> None:
         """Say goodbye where somebody listens, and let go of the sockets."""
         for at, session in enumerate(self.sessions):
-            if self._again_at[at] is None:
+            if self._opened and self._again_at[at] is None:
                 self.outbox += [(at, message) for message in session.goodbye()]
         self.flush()
         self.lines.close(linger_s=0.2)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
 import time
 from collections.abc import Generator, Mapping
@@ -26,6 +27,7 @@ import zmq
 
 from polybus.client.handlers import Answer, Handler, Request, answer_frames, failure_text
 from polybus.client.hub import Hub
+from polybus.client.patience import PAUSE_S, say_who_is_missing, say_who_was_found, teller
 from polybus.errors import ConfigError, ConnectionLost, LocalProtocolError, WorkerRejected
 from polybus.telemetry import tracing
 
@@ -102,13 +104,18 @@ class Worker:
             os.write(self._wake_w, b"x")
 
     def run(self) -> None:
-        """Serve until `stop`, or until the broker asks this worker to leave (eMQP)."""
+        """Serve until `stop`, or until the broker asks this worker to leave (eMQP).
+
+        A broker that is not there yet is waited for.
+        """
         if self._running:
             raise LocalProtocolError("the worker is running already")
         self._running = True
         hub = self._hub
         keeper = threading.Thread(target=self._keep, name="polybus-keeper", daemon=True)
         try:
+            self._wait_for_bus()
+            hub.unanswered = teller(hub)
             hub.open(time.monotonic())
             keeper.start()
             while not self._stopping:
@@ -130,6 +137,18 @@ class Worker:
             with self._lock, contextlib.suppress(ConnectionLost):
                 hub.close()
             self._close_pipe()
+
+    def _wait_for_bus(self) -> None:
+        hub = self._hub
+        if not hub.missing:
+            return
+        say_who_is_missing(hub)
+        while hub.missing and not self._stopping:
+            select.select([self._wake_r], [], [], PAUSE_S)
+            if not self._stopping:
+                hub.search()
+        if not hub.missing:
+            say_who_was_found(hub)
 
     def _close_pipe(self) -> None:
         os.close(self._wake_r)
