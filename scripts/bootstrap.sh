@@ -66,20 +66,69 @@ if ! new_enough .venv/bin/python; then
     "$uv" venv --quiet --python "$("$python" -c 'import sys; print(sys.executable)')" .venv
 fi
 
-say "installing the locked packages"
-"$uv" pip install --quiet --python .venv/bin/python -r requirements-dev.lock
+# While something takes long: how long it has been at it, every second in one line of a terminal, every half
+# minute in a log. It ends with this script, and its naps hold nobody's pipe open.
+ticker() {
+    local began=$SECONDS spent
+    while sleep 1 >/dev/null 2>&1; do
+        spent=$((SECONDS - began))
+        if [ -t 2 ]; then
+            printf '\r\033[Ksetup: %s, %s s so far' "$1" "$spent" >&2
+        elif [ "$spent" -gt 0 ] && [ $((spent % 30)) -eq 0 ]; then
+            say "$1, $spent s so far"
+        fi
+    done
+}
+ticking=
+stop_ticker() {
+    [ -n "$ticking" ] || return 0
+    kill "$ticking" 2>/dev/null || true
+    wait "$ticking" 2>/dev/null || true
+    ticking=
+    [ ! -t 2 ] || printf '\r\033[K' >&2
+}
+trap stop_ticker EXIT
+start_ticker() { ticker "$1" & ticking=$!; }
 
-say "installing polybus in editable mode; with a C compiler this takes a minute or two"
+say "installing the locked packages"
+start_ticker "fetching packages"
+"$uv" pip install --quiet --python .venv/bin/python -r requirements-dev.lock
+stop_ticker
+
+has_compiler() {
+    local candidate
+    for candidate in "${CC:-cc}" gcc clang; do
+        ! command -v "${candidate%% *}" >/dev/null 2>&1 || return 0
+    done
+    return 1
+}
+case "${POLYBUS_NO_EXTENSION:-}" in
+    "" | 0)
+        if has_compiler; then
+            doing="compiling polybus"
+            say "compiling polybus: one to two minutes on two processors, less on more"
+            say "(POLYBUS_NO_EXTENSION=1 make setup goes without: everything works, the broker is several times slower)"
+        else
+            doing="installing polybus"
+            say "installing polybus; there is no C compiler, so its slower twins in plain Python are used"
+        fi ;;
+    *)
+        doing="installing polybus"
+        say "installing polybus without its compiled parts, because POLYBUS_NO_EXTENSION is set" ;;
+esac
 install_self() { "$uv" pip install --quiet --python .venv/bin/python --no-deps --reinstall-package polybus --editable .; }
 # setup.py should do without a compiler by itself; if its build fails all the same, do without the extension.
+start_ticker "$doing"
 if ! failure=$(install_self 2>&1); then
+    stop_ticker
     say "the optional extension could not be built; installing without it"
     POLYBUS_NO_EXTENSION=1 install_self || die "the installation failed even without the extension. It said first: $failure"
 fi
+stop_ticker
 
 [ -x .venv/bin/polybus ] || die "the polybus command is missing from .venv/bin"
 if .venv/bin/python -c 'import polybus.server._pump' 2>/dev/null; then
     say "ready; the compiled pump is built"
 else
-    say "ready; no compiled pump (no C compiler?): the pure Python twin is used, correct but slower"
+    say "ready; without the compiled parts: their twins in plain Python are used, correct but slower"
 fi
