@@ -29,6 +29,12 @@ from polybus.telemetry import logs, tracing
 
 # A larger error object is none any more (`client.failures`); this leaves room for escapes.
 MAX_DETAIL: Final = 8000
+# Where an eMQP broker takes what nobody serves, unless its settings name another queue.
+DEFAULT_QUEUE: Final = b"default"
+MAY_BE_ANOTHERS: Final = (
+    "It came by the queue 'default', where eMQP also takes what nobody serves: check that somebody serves "
+    "the queue that was asked for"
+)
 
 Outcome = tuple[Kind, bytes]
 _OURS: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -107,7 +113,12 @@ class Runner:
     def _job(self, order: Order) -> Outcome:
         if len(order.body) != 1:
             raise WorkerRejected(f"a job message is one frame, not {len(order.body)}")
-        call = read_call(order.body[0])
+        try:
+            call = read_call(order.body[0])
+        except WorkerRejected as refusal:
+            if order.queue != DEFAULT_QUEUE:
+                raise
+            raise WorkerRejected(f"{refusal.reason}. {MAY_BE_ANOTHERS}") from None
         target = self._gate.find(call)
         result = target.call(call)
         if target.is_async or inspect.iscoroutine(result):

@@ -174,6 +174,14 @@ def test_a_job_that_is_not_ours_is_refused(running: Running) -> None:
     assert running.order("email")[0] is running.order("email", b"a", b"b")[0] is Kind.FAILED
 
 
+def test_what_is_no_job_in_the_default_queue_may_have_been_meant_for_another(running: Running) -> None:
+    _, mistaken = running.order("default", b"world")
+    assert "this is no job message" in json.loads(mistaken)["detail"]
+    assert "where eMQP also takes what nobody serves" in json.loads(mistaken)["detail"]
+    _, wrong = running.order("email", b"world")
+    assert "nobody serves" not in json.loads(wrong)["detail"]
+
+
 def test_a_job_knows_itself_and_tells_how_far_it_is(running: Running) -> None:
     message = json.dumps(["run", {"path": "jobs", "callable": "who"}]).encode()
     _, body = running.runner.run(Order(1, b"t-1", b"email", [message], 2, 5.0), time.monotonic())
