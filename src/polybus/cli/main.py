@@ -167,9 +167,9 @@ def run(arguments: list[str]) -> int:
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", "polybus")
-        return _fail(
-            f"{error.format_message().rstrip('.')}; '{command} --help' shows how it is used", MISUSED
-        )
+        # How the library that checks the choices begins all of its sentences.
+        text = error.format_message().replace("Value error, ", "").rstrip(".")
+        return _fail(f"{text}; '{command} --help' shows how it is used", MISUSED)
     return status if isinstance(status, int) else 0
 
 

@@ -54,6 +54,13 @@ def test_flags_of_serve_show_their_environment_variables(runner: CliRunner) -> N
         assert variable in output
 
 
+def test_a_wrong_choice_is_told_with_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["call", "hello", "--dialect", "http"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "polybus: Invalid value for '--dialect': 'http' is not one of 'mdr', 'mdp1', "
+    )
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--version"]) == 0
     assert capsys.readouterr().out == f"polybus {version('polybus')}\n"
