@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -13,7 +13,6 @@ from polybus.cli.options import Json, WrongUse, examples
 from polybus.cli.pipeline_report import REPORT_EXAMPLES, report
 
 if TYPE_CHECKING:
-    from polybus.spark.batches import Batch
     from polybus.spark.pipeline import Pipeline
 
 DATA_DIR: Final = Path("var")
@@ -167,6 +166,7 @@ def _work(
 ) -> None:
     from polybus.cli.alarm import Alarm, broker_of, read_rules
     from polybus.cli.output import say
+    from polybus.cli.pipeline_progress import Progress
     from polybus.spark.session import open_session, require_spark
 
     require_spark()
@@ -179,60 +179,13 @@ def _work(
     say(f"Spark {spark.version} is up")
     from polybus.spark.pipeline import Pipeline
 
-    progress = _Progress(json_)
+    progress = Progress(journal, json_)
     alarm = Alarm(alerts.address, broker_of(journal, data_dir)) if alerts.are_published else None
     try:
         task(Pipeline(spark, journal, tables, rules=rules, alarm=alarm, watch=progress.tell))
     finally:
         spark.stop()
     progress.end()
-
-
-class _Progress:
-    """A line for each batch."""
-
-    def __init__(self, json_: bool) -> None:
-        self._json = json_
-        self._batches = 0
-        self._rows = 0
-
-    def tell(self, batch: Batch) -> None:
-        import time
-
-        from polybus.cli.output import print_json, say
-
-        self._batches += 1
-        self._rows += batch.rows
-        lag_s = batch.lag_s(time.time())
-        if self._json:
-            facts: dict[str, Any] = {
-                "batch": batch.number,
-                "rows": batch.rows,
-                "rows_per_s": round(batch.rate, 1),
-                "seconds": round(batch.seconds, 3),
-                "lag_s": round(lag_s, 3),
-                "tables": batch.tables,
-            }
-            print_json(facts)
-        else:
-            speed = f"{batch.rows:,} rows in {batch.seconds:.1f} s ({batch.rate:,.0f} a second)"
-            say(f"batch {batch.number}: {speed}, {_span(lag_s)} behind")
-
-    def end(self) -> None:
-        from polybus.cli.output import say
-
-        if self._json:
-            return
-        if self._batches:
-            say(f"the tables have {self._rows:,} more rows of the journal, in {self._batches} batches")
-        else:
-            say("nothing new in the journal: the tables are up to date")
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as Grid
 
 from polybus.cli.output import print_json, printable
@@ -41,6 +43,8 @@ BRIEF: Final = {
     "dead_letters": ("at", "token", "service", "attempts", "reason", "detail"),
     "alerts": ("window_start", "rule", "subject", "value", "threshold"),
 }
+# Wider than any table, for those who read it with other programs: `less -S`, `grep`, a file.
+UNLIMITED: Final = 100_000
 # What tells how new a row is, the first that a table has.
 TIMES: Final = ("finished_at", "window_start", "at", "last_at", "last_seen_at")
 
@@ -60,7 +64,7 @@ def print_tables(place: str, json_: bool, console: Console | None = None) -> Non
     grid.columns[1].justify = "right"
     for fact in facts:
         grid.add_row(fact["table"], f"{fact['rows']:,}", _text(fact["newest"]))
-    (console or Console()).print(grid)
+    (console or _console()).print(grid)
 
 
 def print_table(
@@ -78,7 +82,8 @@ def print_table(
         print_json([{key: _plain(value) for key, value in row.items()} for row in newest.to_pylist()])
         return
     columns = [column for column in table.schema.names if column not in UNSHOWN] if wide else BRIEF[name]
-    title = f"{name}: {rows.num_rows:,} rows" + (f", the newest {limit}" if rows.num_rows > limit else "")
+    count = "1 row" if rows.num_rows == 1 else f"{rows.num_rows:,} rows"
+    title = f"{name}: {count}" + (f", the newest {limit}" if rows.num_rows > limit else "")
     grid = Grid(title=title, box=box.ROUNDED, title_style="bold")
     for column in columns:
         kind = table.schema.field(column).type
@@ -93,7 +98,29 @@ def print_table(
         shown = [[_clock(value) if isinstance(value, datetime) else value for value in row] for row in shown]
     for row in shown:
         grid.add_row(*map(_text, row))
-    (console or Console()).print(grid)
+    out = console or _console()
+    if Measurement.get(out, out.options.update(width=UNLIMITED), grid).minimum > out.width:
+        # Nothing is cut: what does not fit side by side stands below each other.
+        out.print(grid.title, style="bold", highlight=False)
+        for number, row in enumerate(shown, 1):
+            out.print(_record(number, columns, row))
+    else:
+        out.print(grid)
+
+
+def _console() -> Console:
+    """A terminal is as wide as it is; whatever else reads this gets lines as long as they are."""
+    return Console(width=None if sys.stdout.isatty() else UNLIMITED)
+
+
+def _record(number: int, columns: Sequence[str], row: Sequence[Any]) -> Grid:
+    """One row, a line for each column."""
+    record = Grid(box=None, show_header=False, title=f"row {number}", title_justify="left", pad_edge=False)
+    record.add_column(style="dim", no_wrap=True)
+    record.add_column(overflow="fold")
+    for column, value in zip(columns, row, strict=True):
+        record.add_row(column.replace("_", " "), _text(value))
+    return record
 
 
 def _time_of(table: Table) -> str:

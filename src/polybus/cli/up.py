@@ -57,12 +57,15 @@ def up(
     """
     from polybus import config
     from polybus.cli.find import config_path
+    from polybus.cli.up_app import check_app
     from polybus.cli.up_parts import Wanted, plan
     from polybus.cli.up_run import UpRun
     from polybus.cli.up_screen import Screen
 
     place = data_dir or Path(config.load(config_path()).broker.data_dir)
     wanted = Wanted(place, app, workers, any_port, not no_pipeline, not no_dashboard)
+    if app and workers != 0:
+        check_app(app)
     made = plan(wanted)
     screen = Screen(place, hints(wanted), as_json=json_)
     screen.begin(made.missing)

@@ -59,8 +59,8 @@ def load(name: str) -> Bus:
 def _missing(module: str, error: ModuleNotFoundError, here: str) -> str:
     if error.name and (module == error.name or module.startswith(error.name + ".")):
         return (
-            f"there is no module {error.name} in {here} or where Python looks; run 'polybus worker' in the "
-            "directory that holds it, or set PYTHONPATH"
+            f"there is no module {error.name} in {here} or where Python looks; start this in the directory "
+            "that holds it, or set PYTHONPATH"
         )
     return f"{module} cannot be imported, because {error.name} is not installed ({_where(error)})"
 
