@@ -24,6 +24,9 @@ from polybus.journal.record import (
 
 cdef enum:
     HEAD = 48
+    TAIL = 17
+    FLAG_BODY = 1
+    FLAG_DISPATCHED = 2
     NO_LINK = 0xFFFF
     # No text of the six short ones is longer, and the two long ones are bounded by whoever calls.
     SHORT_MAX = 0xFFFF
@@ -31,6 +34,8 @@ cdef enum:
 cdef dict _WHATS = dict(WHAT_NUMBERS)
 cdef dict _DIALECTS = dict(DIALECT_NUMBERS)
 cdef Py_ssize_t _DETAIL_MAX = DETAIL_MAX
+cdef int _ACCEPTED = WHAT_NUMBERS["accepted"]
+cdef int _DISPATCHED = WHAT_NUMBERS["dispatched"]
 
 
 cdef inline void _u16(char *at, Py_ssize_t value) noexcept:
@@ -58,6 +63,12 @@ cdef class CompiledRecorder:
     # Services whose bodies are not to be kept, by name; filled as they are met.
     cdef public object keeps_bodies
     cdef dict kept
+    # Whose acceptance was noted last, with nothing after it, and where that record begins.
+    cdef Request fresh
+    cdef Py_ssize_t fresh_at
+    # Nearly all requests have the same two.
+    cdef object client_voice, worker_voice
+    cdef int client_dialect, worker_dialect
 
     def __cinit__(self, Py_ssize_t body_bytes=0, keeps_bodies=None):
         self.body_bytes = body_bytes
@@ -91,6 +102,13 @@ cdef class CompiledRecorder:
 
     cpdef note_request(self, str what, Request request, double now, double offset, str reason, str detail, list body):
         """Something that happened to a request; `body` is the answer, if it is one."""
+        cdef int number = _WHATS[what]
+        if (
+            number == _DISPATCHED and request is self.fresh and request.dispatched_at == now
+            and not (reason or detail or body)
+        ):
+            self._note_dispatch(request, now + offset)
+            return
         cdef Client client = request.client
         cdef Service service = request.service
         cdef Worker worker = request.worker
@@ -124,10 +142,13 @@ cdef class CompiledRecorder:
         if kept is not None:
             size += 2 + 4 * len(kept) + body_size
         begin = at = self._reserve(size)
-        at[4] = <char> <int> _WHATS[what]
-        at[5] = <char> <int> (0 if request.voice is None else _DIALECTS.get(request.voice.dialect, 0))
-        at[6] = <char> <int> (0 if worker is None or worker.voice is None else _DIALECTS.get(worker.voice.dialect, 0))
-        at[7] = kept is not None
+        at[4] = <char> number
+        if request.voice is not self.client_voice:
+            self.client_voice = request.voice
+            self.client_dialect = _dialect(request.voice)
+        at[5] = <char> self.client_dialect
+        at[6] = 0 if worker is None else <char> self._worker_dialect(worker)
+        at[7] = 0 if kept is None else FLAG_BODY
         _i64(at + 8, now + offset)
         _i64(at + 16, request.accepted_at + offset)
         _i64(at + 24, request.dispatched_at + offset if request.dispatched_at else 0.0)
@@ -154,8 +175,34 @@ cdef class CompiledRecorder:
             at = _frames(at, kept)
         # A name that is too long was cut.
         _u32(begin, at - begin - 4)
+        self.fresh = request if number == _ACCEPTED else None
+        self.fresh_at = self.used
         self.used += at - begin
         self.count += 1
+
+    cdef _note_dispatch(self, Request request, double at_s):
+        """It was accepted just now: a tail on that record says the rest."""
+        cdef Worker worker = request.worker
+        cdef bytes name = b"" if worker is None else <bytes> worker.address[1]
+        cdef Py_ssize_t link = NO_LINK if worker is None else worker.address[0]
+        cdef char *at = self._reserve(TAIL + PyBytes_GET_SIZE(name))
+        cdef char *begin = self.buffer + self.fresh_at
+        _i64(at, at_s)
+        _u32(at + 8, request.attempt)
+        _u16(at + 12, link)
+        at[14] = 0 if worker is None else <char> self._worker_dialect(worker)
+        at = _text(at + 15, name)
+        begin[7] |= FLAG_DISPATCHED
+        _u32(begin, at - begin - 4)
+        self.used = at - self.buffer
+        self.fresh = None
+        self.count += 1
+
+    cdef int _worker_dialect(self, Worker worker) except -1:
+        if worker.voice is not self.worker_voice:
+            self.worker_voice = worker.voice
+            self.worker_dialect = _dialect(worker.voice)
+        return self.worker_dialect
 
     cpdef note_published(self, bytes topic, list body, double now, double offset):
         cdef Py_ssize_t body_size = 0, size
@@ -173,7 +220,7 @@ cdef class CompiledRecorder:
         begin = at = self._reserve(size)
         at[4] = <char> <int> _WHATS["published"]
         at[5] = at[6] = 0
-        at[7] = kept is not None
+        at[7] = 0 if kept is None else FLAG_BODY
         _i64(at + 8, now + offset)
         _i64(at + 16, 0.0)
         _i64(at + 24, 0.0)
@@ -195,6 +242,7 @@ cdef class CompiledRecorder:
         if kept is not None:
             at = _frames(at, kept)
         _u32(begin, at - begin - 4)
+        self.fresh = None
         self.used += at - begin
         self.count += 1
 
@@ -211,6 +259,7 @@ cdef class CompiledRecorder:
     cdef _append(self, bytes record):
         cdef Py_ssize_t size = PyBytes_GET_SIZE(record)
         memcpy(self._reserve(size), PyBytes_AS_STRING(record), size)
+        self.fresh = None
         self.used += size
         self.count += 1
 
@@ -218,7 +267,12 @@ cdef class CompiledRecorder:
         """What was noted since the last call: how many records, and their bytes."""
         cdef tuple taken = (self.count, PyBytes_FromStringAndSize(self.buffer, self.used))
         self.used = self.count = 0
+        self.fresh = None
         return taken
+
+
+cdef int _dialect(object voice) except -1:
+    return 0 if voice is None else _DIALECTS.get(voice.dialect, 0)
 
 
 cdef char *_text(char *at, bytes text) except NULL:

@@ -31,6 +31,7 @@ from polybus.journal import lock
 from polybus.journal.archiver import OPEN_LOGS, Archiver, Report
 from polybus.journal.compaction import Compactor
 from polybus.journal.log import make_folder
+from polybus.journal.pace import Pace
 from polybus.journal.progress import Progress, read_progress, write_progress
 from polybus.journal.retention import Readers, Retention
 from polybus.telemetry.logs import log
@@ -43,7 +44,6 @@ TIDY_S: Final = 30.0
 # After an error.
 RETRY_S: Final = 2.0
 LOCK_S: Final = 0.1
-NICENESS: Final = 5
 
 
 class Keep(Struct, frozen=True):
@@ -69,6 +69,7 @@ class Archive:
         self._say = say
         self._wall = wall
         make_folder(journal / OPEN_LOGS)
+        self._pace = Pace()
         self._archiver = Archiver(journal)
         self._compactor = Compactor(journal, keep.compact_after_s, wall=wall)
         self._retention = Retention(journal, keep.days, keep.bytes, wall)
@@ -89,10 +90,10 @@ class Archive:
     def work(self) -> bool:
         """Do what is to be done now. False if that was not possible: it should be tried again soon."""
         try:
-            while (report := self._archiver.turn()).logs:
+            while (report := self._pace.work(self._archiver.turn, self._archiver.waiting_bytes())).logs:
                 self._note(report)
             if self._wall() >= self._tidy_at:
-                self._tidy()
+                self._pace.in_gaps(self._tidy)
         except OSError as error:
             trouble = f"{error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
             if trouble != self.progress.trouble:
@@ -208,11 +209,11 @@ class Attention:
 
 
 def be_modest() -> None:
-    """Columns are made in the gaps that the broker leaves. For processes that do nothing else."""
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+    """Take little from the broker. For processes that do nothing else."""
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
+    # Arrow's own gives memory back at once, and a third of all time went into getting it again.
+    pa.set_memory_pool(pa.system_memory_pool())
     # Arrow looks for pandas when it makes its first column, which takes longer than all that follows.
     sys.meta_path.insert(0, _NoPandas())
 

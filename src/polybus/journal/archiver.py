@@ -106,6 +106,10 @@ class Archiver:
         """The highest number of a log that was archived."""
         return self._state.log
 
+    def waiting_bytes(self) -> int:
+        """How much there is to be archived."""
+        return sum(path.stat().st_size for path in log_files(self._open))
+
     def turn(self) -> Report:
         """Archive what is there, at most a segment's worth of rows. Nothing to do: an empty report."""
         plan = read_note(self._plan, Plan)

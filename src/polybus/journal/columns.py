@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from polybus.errors import JournalDamaged
 from polybus.journal.log import LogHead
-from polybus.journal.record import DIALECTS, FLAG_BODY, HEAD, WHATS, read_rows
+from polybus.journal.record import DIALECT_NUMBERS, DIALECTS, WHAT_NUMBERS, WHATS, read_rows
 
 STAMP: Final = pa.timestamp("us", tz="UTC")
 SCHEMA: Final = pa.schema(
@@ -61,7 +61,7 @@ _FIXED: Final = (
     pa.uint16(),
 )
 _PACKED: Final = "BBBqqqIIIHH"
-Parts = tuple[list[bytes], list[bytes], list[bytes], tuple[bytes, bytes, bytes, bytes]]
+Parts = tuple[list[bytes], list[bytes], list[bytes], tuple[bytes, bytes, bytes, bytes], bytes]
 
 
 def split(payload: bytes, count: int) -> Parts:
@@ -69,17 +69,20 @@ def split(payload: bytes, count: int) -> Parts:
     rows = list(read_rows(payload))
     if len(rows) != count:
         raise JournalDamaged(f"a batch that says that it has {count} records has {len(rows)}")
-    heads: list[tuple[Any, ...]] = []
-    at = 0
-    while at < len(payload):
-        head = HEAD.unpack_from(payload, at)
-        heads.append(head)
-        at += 4 + head[0]
-    order = (1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12)
-    fixed = [
-        struct.pack(f"<{len(heads)}{code}", *(head[place] for head in heads))
-        for place, code in zip(order, _PACKED, strict=True)
-    ]
+    numbers = (
+        [WHAT_NUMBERS[row.what] for row in rows],
+        [DIALECT_NUMBERS[row.client_dialect] for row in rows],
+        [DIALECT_NUMBERS[row.worker_dialect] for row in rows],
+        [row.at for row in rows],
+        [row.accepted_at for row in rows],
+        [row.dispatched_at for row in rows],
+        [row.size for row in rows],
+        [row.body_size for row in rows],
+        [row.attempt for row in rows],
+        [row.client_link for row in rows],
+        [row.worker_link for row in rows],
+    )
+    fixed = [struct.pack(f"<{count}{code}", *values) for values, code in zip(numbers, _PACKED, strict=True)]
     texts = [
         [row.token for row in rows],
         [row.request_id for row in rows],
@@ -93,9 +96,11 @@ def split(payload: bytes, count: int) -> Parts:
     offsets = [_offsets(column) for column in texts]
     bodies = [row.body or () for row in rows]
     frames = [frame for body in bodies for frame in body]
-    has_body = bytes(head[4] & FLAG_BODY for head in heads)
+    has_body = bytes(row.body is not None for row in rows)
     body = (_offsets(bodies), has_body, _offsets(frames), b"".join(frames))
-    return fixed, offsets, [b"".join(column) for column in texts], body
+    joined = [b"".join(column) for column in texts]
+    plain = bytes(text.isascii() and text.decode().isprintable() for text in joined)
+    return fixed, offsets, joined, body, plain
 
 
 def _offsets(values: list[Any]) -> bytes:
@@ -113,47 +118,43 @@ except ImportError:
 
 def to_table(head: LogHead, first: int, count: int, payload: bytes) -> pa.Table:
     """The rows of a batch, or of neighbouring batches that were joined."""
-    fixed, offsets, texts, body = best_split(payload, count)
+    fixed, offsets, texts, body, plain = best_split(payload, count)
     numbers = [
         pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
         for kind, data in zip(_FIXED, fixed, strict=True)
     ]
     what, client_dialect, worker_dialect, at, accepted, dispatched, size, body_size, attempt = numbers[:9]
     token, request_id, service, client, worker, reason, detail, headers = (
-        pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
-        for ends, data in zip(offsets, texts, strict=True)
+        _text(count, ends, data, bool(is_plain))
+        for ends, data, is_plain in zip(offsets, texts, plain, strict=True)
     )
     links = {int(number): name for number, name in head.links.items()}
     columns = [
-        _repeat(head.broker, count),
-        _repeat(head.life, count),
-        pa.array(range(first, first + count), pa.int64()),
+        pa.repeat(head.broker, count),
+        pa.repeat(head.life, count),
+        pa.arange(first, first + count),
         at.view(STAMP),
         _names(what, WHATS),
-        _text(token),
-        _text(request_id),
-        _text(service),
-        _text(client),
+        token,
+        request_id,
+        service,
+        client,
         _names(client_dialect, DIALECTS),
         _links(numbers[9], links),
-        _text(worker),
+        worker,
         _names(worker_dialect, DIALECTS),
         _links(numbers[10], links),
         attempt.cast(pa.int32()),
-        _text(reason),
-        _text(detail),
+        reason,
+        detail,
         _stamp(accepted),
         _stamp(dispatched),
         size.cast(pa.int64()),
         body_size.cast(pa.int64()),
-        _text(headers),
+        headers,
         _bodies(count, *body),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
-
-
-def _repeat(text: str, count: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), [text]).cast(pa.string())
 
 
 def _names(numbers: pa.Array, names: tuple[str, ...]) -> pa.Array:
@@ -168,16 +169,18 @@ def _links(numbers: pa.Array, links: dict[int, str]) -> pa.Array:
     return names.take(codes.indices)
 
 
-def _text(column: pa.Array) -> pa.Array:
+def _text(count: int, ends: bytes, data: bytes, is_plain: bool) -> pa.Array:
     """Bytes as text, null if there are none; what cannot be read as text, in hexadecimal digits."""
-    column = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
-    try:
-        text = column.cast(pa.string())
-        if pc.all(pc.utf8_is_printable(text), min_count=0).as_py():
-            return text
-    except pa.ArrowInvalid:
-        pass
-    # Rare, and few values repeat then: each is looked at once.
+    if not data:
+        return pa.nulls(count, pa.string())
+    column = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+    # A bitmap of what is there: the data buffer of a boolean array is one.
+    bitmap = pc.not_equal(pc.binary_length(column), 0).buffers()[1]
+    kind = pa.string() if is_plain else pa.binary()
+    column = pa.Array.from_buffers(kind, count, [bitmap, *column.buffers()[1:]])
+    if is_plain:
+        return column
+    # Few values repeat: each is looked at once.
     codes = column.dictionary_encode()
     words = [None if word is None else readable(word) for word in codes.dictionary.to_pylist()]
     return pa.array(words, pa.string()).take(codes.indices)
@@ -204,7 +207,6 @@ def _bodies(count: int, lists: bytes, has_body: bytes, ends: bytes, data: bytes)
         pa.binary(), len(ends) // 4 - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)]
     )
     there = pc.equal(pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(has_body)]), 1)
-    # A bitmap of what is there: the data buffer of a boolean array is one.
     bitmap = there.buffers()[1]
     return pa.ListArray.from_buffers(
         pa.list_(pa.binary()), count, [bitmap, pa.py_buffer(lists)], children=[frames]

@@ -9,7 +9,7 @@ so that nobody has to look for the earlier ones.  All integers are little-endian
     4       1      what happened, a number of `WHATS`
     5       1      the client's dialect, a number of `DIALECTS`
     6       1      the worker's dialect
-    7       1      flags: FLAG_BODY says that frames of a body follow
+    7       1      flags: FLAG_BODY says that frames of a body follow, FLAG_DISPATCHED that a tail follows
     8       8      when
     16      8      when the request was accepted
     24      8      when it was last given to a worker
@@ -21,6 +21,11 @@ so that nobody has to look for the earlier ones.  All integers are little-endian
                    reason: each with two bytes of length
             –      detail, headers: each with four bytes of length
             –      the frames of the body: two bytes for their number, four bytes of length before each
+            –      the tail: when (8 bytes), attempt (4), link (2) and dialect (1) of the worker, and its
+                   identity with two bytes of length
+
+Nearly every request is given to a worker in the moment in which it is accepted.  Then one record stands for
+two rows: its own, and one that says `dispatched` with what is in the tail.  Each counts.
 
 The number of a thing that happened never changes its meaning; new ones are added at the end.
 """
@@ -100,11 +105,13 @@ DIALECT_NUMBERS: Final = {name: number for number, name in enumerate(DIALECTS)}
 TERMINAL: Final = frozenset({"replied", "failed", "expired", "cancelled"})
 
 FLAG_BODY: Final = 1
+FLAG_DISPATCHED: Final = 2
 NO_LINK: Final = 0xFFFF
 HEAD: Final = struct.Struct("<IBBBBqqqIIIHH")
 assert HEAD.size == 48
 _SHORT: Final = struct.Struct("<H")
 _LONG: Final = struct.Struct("<I")
+TAIL: Final = struct.Struct("<qIHBH")
 # Texts that are longer than their length can tell are cut.
 SHORT_MAX: Final = 0xFFFF
 DETAIL_MAX: Final = 64 * 1024
@@ -139,11 +146,10 @@ class Row(Struct, frozen=True):
 
 def write_row(row: Row) -> bytes:
     """The record of a row. What happens often is written by a recorder, without rows."""
-    detail = row.detail.encode()[:DETAIL_MAX]
     parts = [
         *(_short(text) for text in (row.token, row.request_id, row.service, row.client, row.worker)),
         _short(row.reason.encode()),
-        _LONG.pack(len(detail)) + detail,
+        _long(row.detail.encode()[:DETAIL_MAX]),
         _long(row.headers.encode()),
     ]
     if row.body is not None:
@@ -169,8 +175,7 @@ def write_row(row: Row) -> bytes:
 
 
 def _short(text: bytes) -> bytes:
-    text = text[:SHORT_MAX]
-    return _SHORT.pack(len(text)) + text
+    return _SHORT.pack(min(len(text), SHORT_MAX)) + text[:SHORT_MAX]
 
 
 def _long(text: bytes) -> bytes:
@@ -219,6 +224,22 @@ def write_request(
             kept,
         )
     )
+
+
+def with_dispatch(record: bytes, request: Request, now: float, offset: float) -> bytes:
+    """The record of a request that was accepted, as the record of one that was given to a worker as well."""
+    worker = request.worker
+    dialect = "" if worker is None or worker.voice is None else worker.voice.dialect
+    name = b"" if worker is None else bytes(worker.address[1])[:SHORT_MAX]
+    tail = TAIL.pack(
+        microseconds(now + offset),
+        min(request.attempt, 0xFFFFFFFF),
+        NO_LINK if worker is None else worker.address[0],
+        DIALECT_NUMBERS.get(dialect, 0),
+        len(name),
+    )
+    size = _LONG.pack(len(record) - 4 + len(tail) + len(name))
+    return size + record[4:7] + bytes((record[7] | FLAG_DISPATCHED,)) + record[8:] + tail + name
 
 
 def options_text(options: JobOptions) -> str:
@@ -285,11 +306,14 @@ def read_rows(payload: bytes) -> Iterator[Row]:
     """The rows of some records, one after the other. Raises JournalDamaged where that makes no sense."""
     at = 0
     while at < len(payload):
-        row, at = _read_row(payload, at)
+        row, dispatched, at = _read_record(payload, at)
         yield row
+        if dispatched is not None:
+            yield dispatched
 
 
-def _read_row(payload: bytes, at: int) -> tuple[Row, int]:
+def _read_record(payload: bytes, at: int) -> tuple[Row, Row | None, int]:
+    """The record at a place: its row, the one of its tail if it has one, and where it ends."""
     try:
         head = HEAD.unpack_from(payload, at)
         size, what, one, other, flags, when, accepted, dispatched = head[:8]
@@ -317,6 +341,10 @@ def _read_row(payload: bytes, at: int) -> tuple[Row, int]:
                 frames.append(payload[at + 4 : at + 4 + length])
                 at += 4 + length
             body = tuple(frames)
+        tail: tuple[Any, ...] | None = None
+        if flags & FLAG_DISPATCHED:
+            tail = TAIL.unpack_from(payload, at)
+            at += TAIL.size + tail[-1]
     except struct.error as error:
         raise JournalDamaged(f"a record at byte {at} is cut off: {error}") from None
     if at != end:
@@ -344,7 +372,25 @@ def _read_row(payload: bytes, at: int) -> tuple[Row, int]:
         long[1].decode("utf-8", "replace"),
         body,
     )
-    return row, end
+    if tail is None:
+        return row, None, end
+    when, attempt, link, other, length = tail
+    second = structs.replace(
+        row,
+        what="dispatched",
+        at=when,
+        dispatched_at=when,
+        attempt=attempt,
+        worker=payload[end - length : end],
+        worker_link=link,
+        worker_dialect=DIALECTS[other] if other < len(DIALECTS) else "",
+        body_size=0,
+        reason="",
+        detail="",
+        headers="",
+        body=None,
+    )
+    return row, second, end
 
 
 def body_of(frames: Sequence[Any], limit: int) -> tuple[bytes, ...] | None:

@@ -20,6 +20,7 @@ from polybus.journal.record import (
     kept_of,
     microseconds,
     options_text,
+    with_dispatch,
     write_observed,
     write_request,
     write_row,
@@ -50,10 +51,9 @@ class PlainRecorder:
         self.body_bytes = body_bytes
         self.keeps_bodies = keeps_bodies
         self._records: list[bytes] = []
-
-    @property
-    def count(self) -> int:
-        return len(self._records)
+        self.count = 0
+        # Whose acceptance was noted last, with nothing after it.
+        self._fresh: Request | None = None
 
     def note_request(
         self,
@@ -65,31 +65,49 @@ class PlainRecorder:
         detail: str,
         body: Body | None,
     ) -> None:
+        if (
+            request is self._fresh
+            and what == "dispatched"
+            and request.dispatched_at == now
+            and not (reason or detail or body)
+        ):
+            self._records[-1] = with_dispatch(self._records[-1], request, now, offset)
+            self._fresh = None
+            self.count += 1
+            return
         kept = self._kept(request.service.name, body)
-        self._records.append(write_request(what, request, now, offset, reason, detail, body, kept))
+        self._append(write_request(what, request, now, offset, reason, detail, body, kept))
+        if what == "accepted":
+            self._fresh = request
 
     def note_dead(
         self, request: Request, now: float, offset: float, reason: str, detail: str, body: Body
     ) -> None:
         kept = self._kept(request.service.name, body)
         text = options_text(request.options)
-        self._records.append(write_request("dead", request, now, offset, reason, detail, body, kept, text))
+        self._append(write_request("dead", request, now, offset, reason, detail, body, kept, text))
 
     def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None:
         kept = self._kept(topic, body)
         size = sum(map(len, body))
         row = Row("published", microseconds(now + offset), body_size=size, service=topic, body=kept)
-        self._records.append(write_row(row))
+        self._append(write_row(row))
 
     def _kept(self, name: bytes, body: Body | None) -> tuple[bytes, ...] | None:
         return kept_of(body, name, self.body_bytes, self.keeps_bodies)
 
     def note(self, observed: Observed, offset: float) -> None:
-        self._records.append(write_observed(observed, offset, self.body_bytes, self.keeps_bodies))
+        self._append(write_observed(observed, offset, self.body_bytes, self.keeps_bodies))
+
+    def _append(self, record: bytes) -> None:
+        self._records.append(record)
+        self._fresh = None
+        self.count += 1
 
     def take(self) -> tuple[int, bytes]:
-        records, self._records = self._records, []
-        return len(records), b"".join(records)
+        taken = self.count, b"".join(self._records)
+        self._records, self._fresh, self.count = [], None, 0
+        return taken
 
 
 def records_are_compiled() -> bool:

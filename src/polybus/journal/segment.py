@@ -73,10 +73,12 @@ def by_use(table: pa.Table) -> Iterator[pa.Table]:
     left = table
     for use in USES:
         wanted = pc.is_in(left["what"], pa.array(use))
-        part = left.filter(wanted)
-        if part.num_rows:
-            yield part
-        left = left.filter(pc.invert(wanted))
+        found = pc.sum(wanted, min_count=0).as_py()
+        if found == left.num_rows:
+            break
+        if found:
+            yield left.filter(wanted)
+            left = left.filter(pc.invert(wanted))
     if left.num_rows:
         yield left
 

@@ -26,13 +26,13 @@ from polybus.journal.log import (
     MAX_BATCH_BYTES,
     OPEN,
     LogHead,
+    batch_head,
     finish_leftovers,
     last_number,
     log_files,
     log_path,
     make_folder,
     sync_folder,
-    write_batch,
     write_head,
 )
 
@@ -45,6 +45,8 @@ ROLL_BYTES: Final = 32 * 1024 * 1024
 ROLL_S: Final = 1.0
 # The same while nobody archives: it is no hurry then, and files should be few.
 SLOW_ROLL_S: Final = 60.0
+# How many pieces the system takes in one call.
+PIECES: Final = min(os.sysconf("SC_IOV_MAX"), 1024)
 # After an error the disk is tried again this much later.
 RETRY_S: Final = 1.0
 
@@ -218,17 +220,16 @@ class JournalWriter:
                 count += taken[at][1]
                 payloads.append(taken[at][2])
                 at += 1
-            pieces.append(write_batch(first, count, b"".join(payloads)))
-        data = b"".join(pieces)
+            pieces += [batch_head(first, count, payloads), *payloads]
         before = self._size
         try:
-            _write_all(self._file, data)
+            _write_all(self._file, pieces)
             os.fdatasync(self._file)
         except OSError:
             # Half a batch would end the file for every reader.
             os.ftruncate(self._file, before)
             raise
-        self._size += len(data)
+        self._size += sum(map(len, pieces))
         self._written += sum(count for _, count, _ in taken)
 
     def _open(self) -> None:
@@ -237,7 +238,7 @@ class JournalWriter:
         head = write_head(LogHead(self._broker, self._life, self._number, self._wall(), self._links))
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            _write_all(file, head)
+            _write_all(file, [head])
             sync_folder(self._folder)
         except OSError:
             os.close(file)
@@ -282,7 +283,12 @@ class JournalWriter:
             os.close(held)
 
 
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
+def _write_all(file: int, pieces: list[bytes]) -> None:
+    """As they are: to join megabytes first would take the lock from the loop."""
+    for at in range(0, len(pieces), PIECES):
+        some = pieces[at : at + PIECES]
+        written = os.writev(file, some)
+        if written < sum(map(len, some)):
+            rest = memoryview(b"".join(some))[written:]
+            while rest:
+                rest = rest[os.write(file, rest) :]

@@ -174,6 +174,7 @@ def test_a_full_disk_stops_nothing_and_the_journal_recovers(
         return write(file, data)
 
     monkeypatch.setattr(writer_module.os, "write", refuse)
+    monkeypatch.setattr(writer_module.os, "writev", lambda file, pieces: refuse(file, b"".join(pieces)))
     monkeypatch.setattr(writer_module, "RETRY_S", 0.001)
     writer = open_writer(folder)
     writer.append(4, b"lost")
@@ -199,6 +200,7 @@ def test_half_a_batch_is_taken_back(folder: Path, monkeypatch: pytest.MonkeyPatc
         return write(file, part)
 
     monkeypatch.setattr(writer_module.os, "write", some)
+    monkeypatch.setattr(writer_module.os, "writev", lambda file, pieces: some(file, b"".join(pieces)))
     monkeypatch.setattr(writer_module, "RETRY_S", 0.001)
     writer = open_writer(folder)
     writer.append(1, bytes(1000))

@@ -74,9 +74,20 @@ def requests(draw: st.DrawFn) -> Request:
 happenings = st.lists(
     st.tuples(st.just("request"), st.sampled_from(WHATS), requests(), times, texts, texts, bodies)
     | st.tuples(st.just("dead"), requests(), times, texts, texts)
+    | st.tuples(st.just("started"), requests(), st.floats(0.001, 1e6), texts, bodies)
     | st.tuples(st.just("published"), names, st.lists(st.binary(max_size=300), max_size=3), times),
     max_size=5,
 )
+
+
+def start(recorder: Recorder, request: Request, now: float, offset: float, reason: str, body: Any) -> None:
+    """It is accepted and given to a worker in one moment."""
+    worker, request.worker = request.worker, None
+    attempt, request.attempt = request.attempt, 0
+    request.dispatched_at = 0.0
+    recorder.note_request("accepted", request, now, offset, reason, "", body)
+    request.worker, request.attempt, request.dispatched_at = worker, attempt, now
+    recorder.note_request("dispatched", request, now, offset, "", "", None)
 
 
 def record(recorder: Recorder, happened: list[Any], offset: float) -> tuple[int, bytes]:
@@ -84,6 +95,9 @@ def record(recorder: Recorder, happened: list[Any], offset: float) -> tuple[int,
         if kind == "request":
             name, request, now, reason, detail, body = what
             recorder.note_request(name, request, now, offset, reason, detail, body)
+        elif kind == "started":
+            request, now, reason, body = what
+            start(recorder, request, now, offset, reason, body)
         elif kind == "dead":
             request, now, reason, detail = what
             recorder.note_dead(request, now, offset, reason, detail, request.body)
@@ -100,8 +114,8 @@ def test_both_recorders_write_the_same(happened: list[Any], offset: float, limit
     assert all(one == written[0] for one in written)
     count, payload = written[0]
     rows = list(read_rows(payload))
-    assert len(rows) == count == len(happened)
-    assert b"".join(map(write_row, rows)) == payload
+    assert len(rows) == count == len(happened) + sum(kind == "started" for kind, *_ in happened)
+    assert list(read_rows(b"".join(map(write_row, rows)))) == rows
     for row in rows:
         assert row.body is None or (keeps and sum(map(len, row.body)) <= limit)
 
@@ -125,6 +139,42 @@ def test_columns_hold_what_the_rows_hold(happened: list[Any], offset: float) -> 
         assert seen["body_size"] == row.body_size
         assert seen["body"] == (None if row.body is None else list(row.body))
         assert (seen["dispatched_at"] is None) == (row.dispatched_at == 0)
+
+
+@given(request=requests(), now=st.floats(0.001, 1e6), body=bodies)
+@settings(max_examples=100, deadline=None)
+def test_a_request_that_is_dispatched_at_once_is_one_record_and_two_rows(
+    request: Request, now: float, body: Any
+) -> None:
+    for kind in RECORDERS:
+        together, apart = kind(1000), kind(1000)
+        start(together, request, now, 1e9, "why", body)
+        # The same, but something else happens in between.
+        worker, attempt = request.worker, request.attempt
+        request.worker, request.attempt, request.dispatched_at = None, 0, 0.0
+        apart.note_request("accepted", request, now, 1e9, "why", "", body)
+        apart.note_published(b"topic", [], now, 1e9)
+        request.worker, request.attempt, request.dispatched_at = worker, attempt, now
+        apart.note_request("dispatched", request, now, 1e9, "", "", None)
+        one, (accepted, _, dispatched) = together.take(), read_rows(apart.take()[1])
+        assert one[0] == 2
+        assert list(read_rows(one[1])) == [accepted, dispatched]
+        assert len(one[1]) < len(write_row(accepted)) + len(write_row(dispatched)) - 48
+
+
+def test_what_is_dispatched_later_has_a_record_of_its_own() -> None:
+    body = [b"x"]
+    client, service = Client((3, b"c")), Service(b"s")
+    request = new_request(b"t", b"r", client, Speaks("mdr"), service, body, 1, PLAIN_CALL, 1.0, 9.0)
+    for kind in RECORDERS:
+        recorder = kind(1000)
+        recorder.note_request("accepted", request, 1.0, 0.0, "", "", body)
+        taken = [recorder.take()]
+        request.dispatched_at = 2.0
+        recorder.note_request("dispatched", request, 2.0, 0.0, "", "", None)
+        taken.append(recorder.take())
+        assert [count for count, _ in taken] == [1, 1]
+        assert [[row.what for row in read_rows(data)] for _, data in taken] == [["accepted"], ["dispatched"]]
 
 
 def test_a_row_survives() -> None:
@@ -160,31 +210,43 @@ def test_what_has_no_number_is_named_in_its_detail() -> None:
     assert (row.what, row.detail, row.service) == ("other", "brand_new: so it is", b"s")
 
 
+def _dispatched_at_once() -> bytes:
+    client, service = Client((3, b"c")), Service(b"s")
+    request = new_request(b"t", b"r", client, Speaks("mdr"), service, [b"x"], 1, PLAIN_CALL, 1.0, 9.0)
+    request.worker = Worker((4, b"worker"), Speaks("emqp"), Heartbeat(5, 1), 10, False, 1.0, {})
+    recorder = PlainRecorder(1000)
+    start(recorder, request, 1.0, 0.0, "why", [b"x"])
+    return recorder.take()[1]
+
+
+DISPATCHED_AT_ONCE = _dispatched_at_once()
+
+
 @pytest.mark.parametrize("split", SPLITS)
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_damage_is_found_or_harmless(split: Any, data: st.DataObject) -> None:
-    rows = [Row("accepted", 1, token=b"t%d" % n, body=(b"body",)) for n in range(3)]
-    payload = bytearray(b"".join(map(write_row, rows)))
+    rows = [Row("accepted", 1, token=b"t%d" % n, body=(b"body",)) for n in range(2)]
+    payload = bytearray(b"".join(map(write_row, rows)) + DISPATCHED_AT_ONCE)
     for _ in range(data.draw(st.integers(1, 3))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(payload[: data.draw(st.integers(0, len(payload)))])
     for damaged in (bytes(payload), cut):
         try:
-            split(damaged, 3)
+            split(damaged, 4)
         except JournalDamaged:
             continue
-        assert len(list(read_rows(damaged))) == 3
+        assert len(list(read_rows(damaged))) == 4
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_length_that_runs_over_is_no_crash(split: Any) -> None:
-    payload = bytearray(write_row(Row("accepted", 1, token=b"t", body=(b"x",))))
+    payload = bytearray(DISPATCHED_AT_ONCE)
     for at in range(4, len(payload)):
         for evil in (struct.pack("<I", 0xFFFFFFFF), struct.pack("<I", 0x7FFFFFFF), b"\xff\xff"):
             copy = bytearray(payload)
             copy[at : at + len(evil)] = evil[: len(copy) - at]
             try:
-                split(bytes(copy), 1)
+                split(bytes(copy), 2)
             except JournalDamaged:
                 continue
