@@ -132,12 +132,19 @@ def test_a_broker_that_stops_is_not_announced(broker: Served, port: int) -> None
     assert len(heard) <= 1
 
 
-def test_without_any_bus_the_error_says_what_was_tried(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_bus_the_error_says_what_was_tried(
+    port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(discovery, "LISTEN_S", 0.2)
     with pytest.raises(ConnectionLost, match=f"UDP port {port}"):
         Client()
-    with pytest.raises(ConnectionLost, match="POLYBUS_EBUS_WORKER"):
-        Worker({"echo": lambda request: request.body}, dialect="ebus")
+    # A worker waits instead, and says for whom.
+    worker = Worker({"echo": lambda request: request.body}, dialect="ebus")
+    worker.stop()
+    worker.run()
+    (text,) = caplog.messages
+    assert "POLYBUS_EBUS_WORKER" in text
+    assert text.endswith("Waiting for one")
 
 
 # -- networks of their own ------------------------------------------------------------------------------

@@ -115,6 +115,8 @@ class Worker:
         keeper = threading.Thread(target=self._keep, name="polybus-keeper", daemon=True)
         try:
             self._wait_for_bus()
+            if self._stopping:
+                return
             hub.unanswered = teller(hub)
             hub.open(time.monotonic())
             keeper.start()
