@@ -42,7 +42,8 @@ class Progress:
         if self._json:
             return
         if self._batches:
-            say(f"the tables have {self._rows:,} more rows of the journal, in {self._batches} batches")
+            batches = "1 batch" if self._batches == 1 else f"{self._batches} batches"
+            say(f"the tables have {self._rows:,} more rows of the journal, in {batches}")
         else:
             say("nothing new in the journal: the tables are up to date")
 
