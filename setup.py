@@ -23,6 +23,7 @@ HOT_MODULES = (
     "dialects/mdr",
     "core/records",
     "core/actions",
+    "core/journal",
     "core/tables",
     "core/intake",
     "core/replies",

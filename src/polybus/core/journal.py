@@ -1,8 +1,11 @@
-"""What the core tells the journal: the port that `polybus.journal` fills."""
+"""What the core tells the journal: the port that `polybus.journal` fills.
+
+It is a class and no protocol, so that compiled code calls a compiled journal without a detour.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from polybus.core.actions import Observed
@@ -10,7 +13,7 @@ if TYPE_CHECKING:
     from polybus.core.records import Request
 
 
-class Journal(Protocol):
+class Journal:
     """Takes note of what happens, at once and without fail. `offset` makes our time the time of day."""
 
     def note_request(
@@ -24,13 +27,17 @@ class Journal(Protocol):
         body: Body | None,
     ) -> None:
         """Something happened to a request. `body` is what was sent with it."""
+        raise NotImplementedError
 
     def note_dead(
         self, request: Request, now: float, offset: float, reason: str, detail: str, body: Body
     ) -> None:
         """A request was given up, or nobody answered it in time. `body` is its own: it may be sent again."""
+        raise NotImplementedError
 
-    def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None: ...
+    def note_published(self, topic: bytes, body: Body, now: float, offset: float) -> None:
+        raise NotImplementedError
 
     def note(self, observed: Observed, offset: float) -> None:
         """Something else happened."""
+        raise NotImplementedError

@@ -1,6 +1,7 @@
 # Declarations that turn the classes of tables.py into C structs when they are compiled.
 
 cimport cython
+from polybus.core.journal cimport Journal
 from polybus.core.records cimport Request
 
 cdef tuple _LOW
@@ -13,7 +14,7 @@ cdef class Tables:
     cdef public bytes nonce, token_block
     cdef public object limits
     cdef public bint watched, tapped, timed
-    cdef public object journal
+    cdef public Journal journal
     cdef public Py_ssize_t monitored, untimed
     cdef public object state
     cdef public Py_ssize_t sequence, dialled, held_bytes, replies_bytes

@@ -10,6 +10,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
+from polybus.core.journal cimport Journal
 from polybus.core.records cimport Client, Request, Service, Worker
 
 from polybus.journal.record import (
@@ -34,6 +35,8 @@ cdef enum:
 cdef dict _WHATS = dict(WHAT_NUMBERS)
 cdef dict _DIALECTS = dict(DIALECT_NUMBERS)
 cdef Py_ssize_t _DETAIL_MAX = DETAIL_MAX
+# A literal of this size would be compared as a Python object.
+cdef Py_ssize_t _WORD_MAX = 0xFFFFFFFF
 cdef int _ACCEPTED = WHAT_NUMBERS["accepted"]
 cdef int _DISPATCHED = WHAT_NUMBERS["dispatched"]
 
@@ -44,7 +47,7 @@ cdef inline void _u16(char *at, Py_ssize_t value) noexcept:
 
 
 cdef inline void _u32(char *at, Py_ssize_t value) noexcept:
-    cdef uint32_t narrow = <uint32_t> (value if value < 0xFFFFFFFF else 0xFFFFFFFF)
+    cdef uint32_t narrow = <uint32_t> min(value, _WORD_MAX)
     memcpy(at, &narrow, 4)
 
 
@@ -53,7 +56,7 @@ cdef inline void _i64(char *at, double seconds) noexcept:
     memcpy(at, &wide, 8)
 
 
-cdef class CompiledRecorder:
+cdef class CompiledRecorder(Journal):
     kind = "compiled"
 
     cdef char *buffer

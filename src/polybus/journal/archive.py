@@ -31,6 +31,7 @@ from polybus.journal import lock
 from polybus.journal.archiver import OPEN_LOGS, Archiver, Report
 from polybus.journal.compaction import Compactor
 from polybus.journal.log import make_folder
+from polybus.journal.pace import LOOK_S as LOOK_BUSY_S
 from polybus.journal.pace import Pace
 from polybus.journal.progress import Progress, read_progress, write_progress
 from polybus.journal.retention import Readers, Retention
@@ -109,6 +110,10 @@ class Archive:
             self.progress.trouble = ""
             self._tell()
         return True
+
+    def may_wait(self) -> bool:
+        """Whether it had better be done later, because the machine is busy."""
+        return self._pace.may_wait(self._archiver.waiting_bytes())
 
     @property
     def is_tidy(self) -> bool:
@@ -256,6 +261,9 @@ def _run(journal: Path, keep: Keep, attention: Attention, once: bool) -> int:
         while True:
             # What was finished before the end came is archived; hence this order.
             is_last = once or attention.ended
+            if not is_last and archive.may_wait():
+                attention.wait(LOOK_BUSY_S)
+                continue
             worked = archive.work()
             while once and worked and not archive.is_tidy:
                 worked = archive.work()

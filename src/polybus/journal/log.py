@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -88,16 +88,13 @@ def write_head(head: LogHead) -> bytes:
 
 
 def write_batch(first: int, count: int, payload: bytes) -> bytes:
-    return batch_head(first, count, [payload]) + payload
+    return batch_head(first, count, payload) + payload
 
 
-def batch_head(first: int, count: int, payloads: Sequence[bytes]) -> bytes:
-    """What stands before the records of a batch, which are given in pieces."""
-    covered = _COVERED.pack(sum(map(len, payloads)), count, first)
-    crc = crc32(covered)
-    for payload in payloads:
-        crc = crc32(payload, crc)
-    return BATCH_MAGIC + covered + crc.to_bytes(4, "little")
+def batch_head(first: int, count: int, payload: bytes) -> bytes:
+    """What stands before the records of a batch."""
+    covered = _COVERED.pack(len(payload), count, first)
+    return BATCH_MAGIC + covered + crc32(payload, crc32(covered)).to_bytes(4, "little")
 
 
 def read_head(path: Path) -> tuple[LogHead, int]:

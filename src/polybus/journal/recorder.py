@@ -8,7 +8,7 @@ of day.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any
 
 from polybus.core import records
 from polybus.core.actions import Observed
@@ -27,25 +27,23 @@ from polybus.journal.record import (
 )
 
 
-class Recorder(Journal, Protocol):
+class Recorder(Journal):
     """What the core tells, in a buffer."""
 
-    @property
-    def kind(self) -> str:
-        """`compiled` or `plain`."""
-
-    @property
-    def count(self) -> int:
-        """How many records were noted since the last `take`."""
+    # `compiled` or `plain`.
+    kind: str
+    # How many rows were noted since the last `take`.
+    count: int
 
     def take(self) -> tuple[int, bytes]:
-        """What was noted since the last call: how many records, and their bytes."""
+        """What was noted since the last call: how many rows, and their bytes."""
+        raise NotImplementedError
 
 
-class PlainRecorder:
+class PlainRecorder(Recorder):
     """The twin: the same bytes, by way of rows."""
 
-    kind: Final = "plain"
+    kind = "plain"
 
     def __init__(self, body_bytes: int = 0, keeps_bodies: Callable[[bytes], bool] | None = None) -> None:
         self.body_bytes = body_bytes

@@ -34,11 +34,14 @@ REPEATED: Final = [
     *("broker", "life", "what", "service", "reason", "attempt", "size", "body_size"),
     *("client", "client_dialect", "client_link", "worker", "worker_dialect", "worker_link"),
 ]
+# Columns by whose least and largest value readers leave out what they do not want.
+SOUGHT: Final = ["at", "seq", "what", "service", "token", "request_id"]
 # Readers look at the checksums.
 WRITING: Final[Any] = {
     "compression": "zstd",
     "compression_level": 3,
     "use_dictionary": REPEATED,
+    "write_statistics": SOUGHT,
     "write_page_checksum": True,
 }
 

@@ -43,7 +43,7 @@ MAX_SPANS: Final = 100_000
 PARTS_TOLD: Final = 10
 
 
-class Spans:
+class Spans(Journal):
     """The spans of the requests that a broker has, and the journal that it would have without them."""
 
     def __init__(self, tracing: Tracing) -> None:

@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from polybus.core.ledger import GUARANTEED, REVIVED
 from polybus.journal import fates
 from polybus.journal.archiver import write_note
+from polybus.journal.columns import SCHEMA
 from polybus.journal.log import OPEN
 from polybus.journal.reader import hour_of, segment_files
 from polybus.journal.record import Row
@@ -265,8 +267,9 @@ def test_damage(logs: Logs) -> None:
         logs.archive()
     path = segment_files(logs.journal)[0]
     content = bytearray(path.read_bytes())
-    place = content.index(b"PAR1", 1) if content.count(b"PAR1") > 2 else 200
-    content[place] ^= 0x10
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    column = group.column(SCHEMA.get_field_index("token"))
+    content[column.data_page_offset + column.total_compressed_size - 2] ^= 0x10
     path.write_bytes(content)
     verdict = verify(logs.journal)
     assert "damage" in {problem.kind for problem in verdict.problems}
