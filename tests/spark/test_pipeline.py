@@ -6,9 +6,11 @@ What the tables must hold is computed by a plain reading (tests/pipeline); the l
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from pipeline.compare import compare_all, journal_rows
@@ -16,8 +18,9 @@ from pipeline.day import Day, Life, write_logs
 from pipeline.expected import all_tables
 from polybus.errors import ConfigError
 from polybus.journal.archiver import Archiver
+from polybus.journal.compaction import Compaction, Compactor
 from polybus.spark.batches import Batch, Processor
-from polybus.spark.pipeline import Pipeline, PipelineBusy, PipelineFailed
+from polybus.spark.pipeline import Pipeline, PipelineBusy, PipelineFailed, Reader
 from polybus.spark.schema import CALLS, TABLES, Table
 from polybus.spark.tables import Lake, read_table
 
@@ -140,6 +143,27 @@ def test_what_was_compacted_before_comes_first(
     pipeline(spark, journal, tmp_path / "other", seen).forget()
     pipeline(spark, journal, tmp_path / "other", seen).build()
     assert journal.mismatches(tmp_path / "other") == []
+
+
+def test_what_was_compacted_and_waits_for_another_reader_is_not_read_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journal = Journal(tmp_path / "journal", portions=4)
+    seen: list[Batch] = []
+    for _ in range(2):
+        journal.more()
+    # Somebody else has not read anything, so what is compacted stays in the landing as well.
+    (journal.folder / "readers").mkdir()
+    note = Reader("another", 0, time.time())
+    (journal.folder / "readers" / "another.json").write_bytes(msgspec.json.encode(note))
+    compactor = Compactor(journal.folder, 0.0)
+    made = [report.path for report in iter(compactor.turn, Compaction(held="another has read up to 0 only"))]
+    assert made
+    for _ in range(2):
+        journal.more()
+    pipeline(spark, journal, tmp_path / "tables", seen).build()
+    assert [batch.number for batch in seen] == [0, 1]
+    assert journal.mismatches(tmp_path / "tables") == []
 
 
 def test_no_journal(spark: SparkSession, tmp_path: Path) -> None:

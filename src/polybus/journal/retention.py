@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 import msgspec
@@ -124,13 +124,13 @@ def hour_folders(folder: Path) -> Iterator[tuple[datetime, Path]]:
             yield datetime.fromisoformat(f"{found[1]}T{found[2]}:00:00+00:00"), path
 
 
-def first_number(path: Path) -> int:
+def first_number(path: PurePath) -> int:
     """The number of a segment, or the first of those that were compacted into it; 0 if it is neither."""
     found = _FIRST.match(path.name)
     return int(found[1]) if found else 0
 
 
-def ranges_of(paths: Iterable[Path]) -> list[tuple[int, int]]:
+def ranges_of(paths: Iterable[PurePath]) -> list[tuple[int, int]]:
     """The numbers of the segments that were compacted into these files."""
     found = filter(None, (_RANGE.fullmatch(path.name) for path in paths))
     return [(int(match[1]), int(match[2])) for match in found]

@@ -6,7 +6,7 @@ columns, so each table would read everything, whatever it needs.)
 
 Segments that were compacted are no business of a stream that has read them before.  One that begins from
 nothing reads them first, as batch 0, while a pin keeps the compaction from moving more; the batches of the
-stream follow, from 1 on.
+stream follow, from 1 on, without what batch 0 had.
 
 Next to the tables lie:
 
@@ -34,6 +34,7 @@ from pyspark.errors import StreamingQueryException
 
 from polybus.errors import ConfigError, PolybusError
 from polybus.spark.batches import Alarm, Batch, Input, Processor
+from polybus.spark.beginning import Covered
 from polybus.spark.rules import Rules
 from polybus.spark.schema import TABLES
 from polybus.spark.tables import Lake, file_system
@@ -180,14 +181,16 @@ class Pipeline:
     def _follow(
         self, state: State, lake: Lake, processor: Processor, segments: str, trigger: dict[str, Any]
     ) -> None:
+        covered = Covered(state.beginning or [])
+
         def take(files: DataFrame, batch_id: int) -> None:
             # This batch began, so the one before is over, and never processed again.
             self._register(state)
             paths = sorted(row["path"] for row in files.select("path").collect())
-            batch = processor.process(self._read(paths), batch_id + 1) if paths else None
-            if batch is not None:
-                self._upto = max(self._upto, number_of(batch.upto))
-                self._report(batch)
+            new = [path for path in paths if path not in covered]
+            if new:
+                self._report(processor.process(self._read(new), batch_id + 1))
+            self._upto = max([self._upto, *(number_of(path.rpartition("/")[-1]) for path in paths)])
             if batch_id % TIDY_EVERY == TIDY_EVERY - 1:
                 for table in TABLES.values():
                     lake.tidy(table)
