@@ -120,7 +120,8 @@ class Pipeline:
         self._alarm = alarm
         self._watch = watch
         self._batch_bytes = batch_bytes
-        self._upto = 0
+        # Everything up to this number was read, and something of this one.
+        self._upto = self._seen = 0
         self._stopping = threading.Event()
 
     def build(self) -> None:
@@ -190,7 +191,9 @@ class Pipeline:
             new = [path for path in paths if path not in covered]
             if new:
                 self._report(processor.process(self._read(new), batch_id + 1))
-            self._upto = max([self._upto, *(number_of(path.rpartition("/")[-1]) for path in paths)])
+            self._seen = max([self._seen, *(number_of(path.rpartition("/")[-1]) for path in paths)])
+            # Those of the last number may lie in several hours, and be in this batch in part.
+            self._upto = max(self._upto, self._seen - 1)
             if batch_id % TIDY_EVERY == TIDY_EVERY - 1:
                 for table in TABLES.values():
                     lake.tidy(table)
@@ -220,6 +223,9 @@ class Pipeline:
             raise PipelineFailed(f"Spark gave up: {_cause(error)}") from error
         finally:
             query.stop()
+        if "availableNow" in trigger:
+            # There was no more.
+            self._upto = max(self._upto, self._seen)
         self._register(state)
 
     def _report(self, batch: Batch | None) -> None:
