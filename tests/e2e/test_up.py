@@ -141,3 +141,13 @@ def test_an_application_that_is_not_there_is_told_before_anything_starts(tmp_pat
     assert sentence.endswith("start this in the directory that holds it, or set PYTHONPATH.")
     assert done.stdout == b""
     assert not (tmp_path / "data").exists()
+
+
+def test_whoever_ends_it_while_it_looks_at_an_application_ends_the_look_as_well(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text("import time\nopen('begun', 'w').close()\ntime.sleep(600)\n")
+    with closing(started(tmp_path, "--no-pipeline", "--no-dashboard", app="stuck:bus")) as running:
+        until((tmp_path / "begun").exists)
+        below = everything_below(running)
+        assert below
+        assert running.end(signal.SIGTERM) == 128 + signal.SIGTERM
+        until(lambda: all_gone(below))

@@ -9,10 +9,11 @@ import subprocess
 import sys
 from typing import Final
 
+from polybus.cli.giving_up import ended_by_sigterm
 from polybus.errors import ConfigError
 
 # One that takes longer may be fine: the workers will tell.
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 10.0
 # What an exit status means that no program has by chance.
 REFUSED: Final = 79
 _LOOK: Final = f"""
@@ -30,14 +31,16 @@ except ConfigError as error:
 def check_app(name: str) -> None:
     """Raise what is wrong with an application, and what to do."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _LOOK, name],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        # Whatever ends us ends it, too.
+        with ended_by_sigterm():
+            done = subprocess.run(
+                [sys.executable, "-c", _LOOK, name],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=PATIENCE_S,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         return
     if done.returncode == REFUSED:

@@ -18,7 +18,7 @@ be called in tests.  A job (see `jobs`) is called with its own arguments; `bus.r
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Final, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from polybus.client.addresses import check_dialect
 from polybus.client.asking import Asking
@@ -53,6 +53,9 @@ class Bus(Asking):
 
     `timeout_s` is how long the broker may take to answer: to send a receipt, not to run a job.
     """
+
+    # Whether a worker process is importing an application.
+    is_loading: ClassVar[bool] = False
 
     def __init__(self, address: str | None = None, dialect: str = "mdr", *, timeout_s: float = 30.0) -> None:
         super().__init__(address, check_dialect(dialect), timeout_s)
@@ -90,8 +93,10 @@ class Bus(Asking):
         """Serve until `stop`, or Ctrl-C, after which the program ends with status 130 as others do.
 
         A broker that is not there yet is waited for. What a handler was in the middle of goes to another
-        worker.
+        worker. Does nothing while 'polybus worker' loads the application, which it serves itself.
         """
+        if Bus.is_loading:
+            return
         try:
             self._worker = self.worker(credit=credit)
             self._worker.run()

@@ -46,9 +46,10 @@ class ClientGone(Struct, frozen=True):
 
 
 class CancelToken(Struct, frozen=True):
-    """An operator withdraws a request, named by the bus's own token."""
+    """Somebody withdraws a request from outside, named by the bus's own token."""
 
     token: bytes
+    why: str = "an operator withdrew it"
 
 
 class WorkerUp(Struct, frozen=True):

@@ -221,7 +221,7 @@ def on_client_gone(bus: Tables, event: events.ClientGone, now: float) -> None:
 def on_cancel_token(bus: Tables, event: events.CancelToken, now: float) -> None:
     request = bus.requests.get(event.token)
     if request is not None:
-        withdraw(bus, request, "an operator withdrew it", now)
+        withdraw(bus, request, event.why, now)
 
 
 def withdraw(bus: Tables, request: Request, detail: str, now: float) -> None:

@@ -116,8 +116,9 @@ def _dispatched(row: Row) -> str:
 
 
 def _ended(row: Row) -> str:
-    by = f"by {_peer(row, 'worker')}" if row["worker"] else "no worker had it"
-    parts = [by]
+    # Whoever withdraws a request, or lets it expire, is not the one that has it.
+    role = "by" if row["what"] in ("replied", "failed") else "while it was at"
+    parts = [f"{role} {_peer(row, 'worker')}" if row["worker"] else "no worker had it"]
     if row["what"] == "replied":
         parts.append(f"{row['body_size']} bytes")
     if row["dispatched_at"] is not None:

@@ -31,6 +31,8 @@ def load(name: str) -> Bus:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
+    # A program that serves when it is run is an application as well.
+    Bus.is_loading = True
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -40,6 +42,8 @@ def load(name: str) -> Bus:
             f"{module_name} cannot be imported, because it raised {type(error).__name__}: {error} "
             f"({_where(error)})"
         ) from error
+    finally:
+        Bus.is_loading = False
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigError(f"{module_name} has no {attribute}{_near(module_name)}")

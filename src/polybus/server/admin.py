@@ -183,7 +183,7 @@ class AdminEar:
         ]
         given_up = [request.token for request in found if not request.durable]
         for token in given_up:
-            self._bus.handle(events.CancelToken(token), now)
+            self._bus.handle(events.CancelToken(token, "its client gave up"), now)
         return {
             "cancelled": [token.decode() for token in given_up],
             "kept": [request.token.decode() for request in found if request.durable],

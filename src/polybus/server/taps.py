@@ -273,7 +273,8 @@ def observation_view(record: Observed, wall: float, bodies: bool) -> dict[str, A
         "attempt": record.attempt,
         "reason": record.reason,
         "detail": record.detail,
-        "bytes": record.size,
+        # Of what was sent with it: a reply has its own.
+        "bytes": record.size if record.body is None else sum(map(len, record.body)),
     }
     if record.dispatched_at:
         view["waited_s"] = round(record.dispatched_at - record.accepted_at, 6)

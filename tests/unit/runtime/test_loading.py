@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from polybus.client.app import Bus
 from polybus.errors import ConfigError
 from polybus.runtime.loading import facts_of, load, loaded_files
 
@@ -59,6 +60,14 @@ def test_the_working_directory_is_searched(folder: Path) -> None:
     assert facts.queues == {"email": None, "default": None, "hello": 7}
     assert (facts.jobs, facts.services, facts.address) == (2, 1, "tcp://broker:5555")
     assert facts.files.count(str((folder / "wapp.py").resolve())) == 1
+
+
+def test_a_program_that_serves_when_it_is_run_is_an_application_as_well(folder: Path) -> None:
+    write(folder, WHOLE + "\nbus.run()\nafter = True\n")
+    bus = load("wapp:bus")
+    assert list(bus.services) == ["hello"]
+    assert sys.modules["wapp"].after
+    assert not Bus.is_loading
 
 
 def test_a_bus_in_a_package_or_in_an_object(folder: Path) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from polybus.core import events
+from polybus.core.actions import Observed
 from polybus.core.model import JobOptions
-from polybus.server.taps import MAX_TAPS, POLL_LEASE_S, POLL_RECORDS
+from polybus.server.taps import MAX_TAPS, POLL_LEASE_S, POLL_RECORDS, observation_view
 from support.lookout import CLIENT, VOICE, Lookout
 
 
@@ -41,6 +42,12 @@ def test_a_client_of_any_dialect_hears_what_passes() -> None:
     # Its own calls are not requests.
     everything = opened(lookout)
     assert records(lookout, everything) == []
+
+
+def test_a_reply_has_a_size_of_its_own() -> None:
+    request = Observed(1.0, "dispatched", size=5)
+    reply = Observed(1.0, "replied", size=5, body=[b"hello ", b"again"])
+    assert [observation_view(one, 0.0, False)["bytes"] for one in (request, reply)] == [5, 11]
 
 
 def test_an_answer_waits_for_something_to_tell() -> None:
