@@ -52,8 +52,9 @@ READERS: Final = "readers"
 # Files older than Spark's week are read as well.
 ANY_AGE: Final = "36500d"
 # At most so much of the journal in one batch of a stream that has to catch up: a few seconds' work, after
-# which the tables are nearer to the present. What a batch costs by itself is little beside it.
+# which the tables are nearer to the present. Nobody waits for what is in the middle of a build.
 BATCH_BYTES: Final = 64 * 1024 * 1024
+BUILD_BYTES: Final = 512 * 1024 * 1024
 POLL_S: Final = 1.0
 # After so many batches small files are joined.
 TIDY_EVERY: Final = 100
@@ -111,7 +112,7 @@ class Pipeline:
         rules: Rules | None = None,
         alarm: Alarm | None = None,
         watch: Callable[[Batch], None] | None = None,
-        batch_bytes: int = BATCH_BYTES,
+        batch_bytes: int | None = None,
     ) -> None:
         self._spark = spark
         self._journal = journal.rstrip("/")
@@ -198,13 +199,14 @@ class Pipeline:
                 for table in TABLES.values():
                     lake.tidy(table)
 
+        usual = BUILD_BYTES if "availableNow" in trigger else BATCH_BYTES
         stream = (
             self._spark.readStream.format("binaryFile")
             .schema(FILES)
             .option("recursiveFileLookup", "true")
             .option("pathGlobFilter", "*.parquet")
             .option("maxFileAge", ANY_AGE)
-            .option("maxBytesPerTrigger", str(self._batch_bytes))
+            .option("maxBytesPerTrigger", str(self._batch_bytes or usual))
             .load(segments)
             .select("path")
         )
