@@ -22,6 +22,7 @@ from polybus.client.sessions import client_session
 from polybus.client.sessions.port import Work
 from polybus.core import events
 from polybus.core.bus import Bus
+from polybus.core.journal import Journal
 from polybus.core.model import Heartbeat, JobOptions
 from polybus.errors import ConfigError
 from polybus.server.tracing import Spans
@@ -206,7 +207,7 @@ def test_a_request_without_context_begins_a_trace_of_its_own(memory: Memory) -> 
 CLIENT, WORKER, OTHER = (1, b"client"), (2, b"worker"), (2, b"other")
 
 
-class Noted:
+class Noted(Journal):
     """A journal that only says what it was told."""
 
     def __init__(self) -> None:
