@@ -180,7 +180,7 @@ def _text(count: int, ends: bytes, data: bytes, is_plain: bool) -> pa.Array:
     column = pa.Array.from_buffers(kind, count, [bitmap, *column.buffers()[1:]])
     if is_plain:
         return column
-    # Few values repeat: each is looked at once.
+    # Rare where all values differ; elsewhere the same few repeat. Each is looked at once.
     codes = column.dictionary_encode()
     words = [None if word is None else readable(word) for word in codes.dictionary.to_pylist()]
     return pa.array(words, pa.string()).take(codes.indices)

@@ -45,8 +45,8 @@ ROLL_BYTES: Final = 32 * 1024 * 1024
 ROLL_S: Final = 1.0
 # The same while nobody archives: it is no hurry then, and files should be few.
 SLOW_ROLL_S: Final = 60.0
-# How many pieces the system takes in one call.
-PIECES: Final = min(os.sysconf("SC_IOV_MAX"), 1024)
+# How many pieces the system takes in one call; every system takes 16, also one that does not say how many.
+PIECES: Final = max(16, min(os.sysconf("SC_IOV_MAX"), 1024))
 # After an error the disk is tried again this much later.
 RETRY_S: Final = 1.0
 
