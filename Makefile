@@ -10,7 +10,10 @@ INPUTS := pyproject.toml requirements-dev.lock scripts/bootstrap.sh $(wildcard s
 COMPILE = "$$(scripts/bootstrap.sh uv)" pip compile --quiet --universal --python-version 3.11 --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(ARGS)
 SECONDS := 60
+RUNS := 5
 KILLS := 200
+SAMPLE := 200
+SEED := 1
 # What may be compiled is tested a second time as plain Python.
 PLAIN_TESTS := tests/unit/core tests/unit/wire tests/unit/dialects tests/unit/server tests/property tests/simulation
 # One more than there are processors where there are two: many tests wait for something.
@@ -19,14 +22,14 @@ JOBS := 3
 $(STAMP): $(INPUTS)
 	@scripts/bootstrap.sh && touch $@
 
-.PHONY: help setup demo test test-long test-plain lint format types contracts conformance matrix bridge browser fuzz crash store-faults bench-broker \
-	bench-jobs bench-fanout bench-dashboard bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes docs-check diagrams reference lock clean
+.PHONY: help setup demo test test-long test-plain lint format types contracts conformance matrix bridge browser fuzz crash store-faults mutants bench-broker \
+	bench-jobs bench-fanout bench-dashboard bench-pipeline pipeline-check pipeline-kills cluster-check idle-workers idle-nodes figures docs-check diagrams reference lock clean
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with polybus and all development tools (PYTHON=… chooses the interpreter)
-	@:
+	@$(BIN)/python tests/support/interop_env.py
 
 demo: $(STAMP) ## start a broker, peers of every dialect, and show them talking to each other
 	$(BIN)/polybus demo $(ARGS)
@@ -70,8 +73,11 @@ fuzz: $(STAMP) ## feed the decoders and the broker with broken input (SECONDS=60
 crash: $(STAMP) ## kill broker and workers at random, and look whether a guaranteed job got lost (KILLS=200)
 	$(BIN)/python tests/crash/run.py --kills $(KILLS) $(ARGS)
 
-store-faults: $(STAMP) ## cut the job store's power at every write, and flip ten thousand bits
+store-faults: $(STAMP) ## cut the power of store and journal at every write, and flip ten thousand bits
 	$(BIN)/python tests/store_faults/run.py $(ARGS)
+
+mutants: $(STAMP) ## change the code at random, and look whether a test fails (SAMPLE=200 SEED=1, ARGS=--fresh)
+	$(BIN)/python tests/mutation/run.py --sample $(SAMPLE) --seed $(SEED) $(ARGS)
 
 pipeline-check: $(STAMP) ## a day of traffic, and every table of the pipeline row for row (ARGS=--quick)
 	$(BIN)/python tests/pipeline/run.py $(ARGS)
@@ -103,10 +109,14 @@ idle-workers: $(STAMP) ## measure what thousands of idle workers cost
 idle-nodes: $(STAMP) ## measure what thousands of nodes cost that beat in datagrams
 	$(BIN)/python benchmarks/idle_nodes.py $(ARGS)
 
+figures: $(STAMP) ## run the benchmarks RUNS=5 times, record every run, write the README's figures (ARGS="broker jobs")
+	$(BIN)/python benchmarks/figures.py --runs $(RUNS) $(ARGS)
+
 docs-check: $(STAMP) ## check links, targets, and that what is made from the code is current
 	$(BIN)/python scripts/docs_check.py
 	$(BIN)/python scripts/diagrams.py --check
 	$(BIN)/python scripts/reference.py --check
+	$(BIN)/python benchmarks/figures.py --check
 
 diagrams: $(STAMP) ## draw the state diagrams from the tables
 	$(BIN)/python scripts/diagrams.py $(ARGS)
@@ -119,5 +129,5 @@ lock: ## remake the lock files (ARGS=--upgrade for the newest versions)
 	$(COMPILE) benchmarks/requirements-jobs.in -o benchmarks/requirements-jobs.lock
 
 clean: ## remove everything that can be made again
-	rm -rf .venv .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info \
+	rm -rf .venv .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutants src/*.egg-info \
 		src/polybus/*/*.so && find . -name __pycache__ -prune -exec rm -rf {} +

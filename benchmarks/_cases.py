@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from _parts import Goal
+
 WINDOW: Final = 200
 CREDIT: Final = 1000
 
@@ -84,13 +86,6 @@ class Figures:
         return {**spread, "rounds": [round(rate) for rate in self.rates], **middle}
 
 
-@dataclass(frozen=True)
-class Goal:
-    text: str
-    value: float
-    met: bool
-
-
 Results = Mapping[str, Figures]
 
 
@@ -129,4 +124,18 @@ def goals(results: Results) -> list[Goal]:
             found.append(
                 Goal(f"{name} at one outstanding, multiple of the proxy's: at most 1.30", value, value <= 1.3)
             )
+    return found
+
+
+def flat(results: Results) -> dict[str, float]:
+    """The figures of this run for the record: round trips a second, shares of the proxy, latencies."""
+    found: dict[str, float] = {name: round(figures.rate) for name, figures in results.items()}
+    for name in results:
+        share = against_proxy(CASES[name], results)
+        if share is not None and CASES[name].through != "proxy":
+            found[f"{name}_of_proxy"] = round(share, 4)
+    for name, figures in results.items():
+        if CASES[name].is_latency:
+            found[f"{name}_p50_us"] = round(statistics.median(figures.p50_us), 1)
+            found[f"{name}_p99_us"] = round(statistics.median(figures.p99_us), 1)
     return found

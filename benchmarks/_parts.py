@@ -35,6 +35,35 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True)
+class Goal:
+    """What a benchmark hopes to find, what it found, and whether that is enough."""
+
+    text: str
+    value: float
+    met: bool
+
+
+def for_record(
+    figures: Mapping[str, float], goals: Sequence[Goal], mishaps: Mapping[str, int]
+) -> dict[str, object]:
+    """What `figures.py` takes from a benchmark's JSON: its figures, its goals, and what went wrong."""
+    told = [{"text": goal.text, "value": round(goal.value, 4), "met": bool(goal.met)} for goal in goals]
+    return {"figures": dict(figures), "goals": told, "mishaps": dict(mishaps)}
+
+
+def counted(status: Mapping[str, Any], counters: Sequence[str]) -> dict[str, int]:
+    """Those of these counters of a broker that are not zero."""
+    return {name: status[name] for name in counters if status.get(name)}
+
+
+def exit_status(benchmark: str, mishaps: Mapping[str, int]) -> int:
+    """The figures of a run are told even if something went wrong: the exit status and stderr say so."""
+    if mishaps:
+        print(f"{benchmark}: the broker counted what should not have happened: {mishaps}", file=sys.stderr)
+    return 1 if mishaps else 0
+
+
+@dataclass(frozen=True)
 class Running:
     """A process that was started, where it listens, and what it wrote."""
 

@@ -12,6 +12,7 @@ The exit status says whether everything worked, not whether it was fast.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import json
 import os
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 
 import _parts as parts
 import zmq
-from _cases import CASES, Case, Figures, against_proxy, goals, with_journal
+from _cases import CASES, Case, Figures, against_proxy, flat, goals, with_journal
 from _profile import profile
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -107,15 +108,15 @@ class Arena:
             figures.p50_us.append(found["p50_us"])
             figures.p99_us.append(found["p99_us"])
 
-    def check(self) -> None:
+    def mishaps(self) -> dict[str, int]:
         """Ask the brokers whether anything went wrong that the ends did not notice."""
+        found: collections.Counter[str] = collections.Counter()
         for name in PUMPS.keys() & self.running.keys():
             status = parts.ask_admin(self.running[name].endpoints["admin.port"], "status")
-            wrong = {counter: status[counter] for counter in MISHAPS if status.get(counter)}
             if name in JOURNALING and status["journal"] != "on":
-                wrong["journal"] = status["journal"]
-            if wrong:
-                raise parts.Broken(f"{name} counted what should not have happened: {wrong}")
+                raise parts.Broken(f"the journal of {name} is {status['journal']}: it was not measured")
+            found.update(parts.counted(status, MISHAPS))
+        return dict(found)
 
     def _generate(self, case: Case, seconds: float) -> dict[str, float]:
         numbers = [case.size, case.window, seconds, WARMUP_S, case.credit, case.workers]
@@ -152,7 +153,6 @@ def run(arena: Arena, cases: Sequence[Case], rounds: int, seconds: float) -> dic
                 progress.update(task, description=f"round {number + 1}: {case.title}")
                 arena.measure(case, seconds, results[case.name])
                 progress.advance(task)
-    arena.check()
     return results
 
 
@@ -246,6 +246,7 @@ def main() -> int:
         cases = [CASES[name] for name in options.case or CASES]
         with Arena(generator) as arena:
             results = run(arena, cases, options.rounds, options.seconds)
+            mishaps = arena.mishaps()
             pumps = {
                 name: parts.ask_admin(arena.running[name].endpoints["admin.port"], "status")["pump"]
                 for name in PUMPS
@@ -268,16 +269,16 @@ def main() -> int:
                 case.name: {**results[case.name].as_dict(), "of_proxy": against_proxy(case, results)}
                 for case in cases
             },
-            "goals": [vars(goal) for goal in goals(results)],
+            **parts.for_record(flat(results), goals(results), mishaps),
         }
         print(json.dumps(report, indent=1))
-        return 0
-    console.print(
-        ", ".join(f"{name} {value}" for name, value in facts.items()), highlight=False, markup=False
-    )
-    show(console, cases, results)
-    print(summary(results))
-    return 0
+    else:
+        console.print(
+            ", ".join(f"{name} {value}" for name, value in facts.items()), highlight=False, markup=False
+        )
+        show(console, cases, results)
+        print(summary(results))
+    return parts.exit_status("bench-broker", mishaps)
 
 
 if __name__ == "__main__":

@@ -199,6 +199,25 @@ def show(console: Console, found: Findings, seconds: float) -> None:
     console.print(table)
 
 
+def record(found: Findings, seconds: float) -> dict[str, object]:
+    """What `figures.py` takes from this run."""
+    flat = {
+        "alive": found.alive,
+        "cpu_percent": round(found.cpu, 1),
+        "rss_mib": round(found.rss_mib),
+        "p50_ms": round(found.latency_ms(0.5), 3),
+        "p99_ms": round(found.latency_ms(0.99), 3),
+    }
+    mishaps = {
+        "workers_lost": found.workers_lost,
+        "workers_dismissed": int(found.fleet.get("dismissed", 0) + found.fleet.get("strange", 0)),
+        "missed_beats": found.missed_beats,
+    }
+    text = f"{found.workers:,} idle workers for {seconds:.0f} s: none is lost"
+    goal = parts.Goal(text, found.alive, found.is_whole)
+    return parts.for_record(flat, [goal], {name: count for name, count in mishaps.items() if count})
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="What thousands of idle workers cost.")
     parser.add_argument("--quick", action="store_true", help="1,000 workers for 10 s, for CI")
@@ -224,7 +243,8 @@ def main() -> int:
             name: value for name, value in vars(found).items() if isinstance(value, int | float | dict)
         }
         latency = {f"p{share}_ms": round(found.latency_ms(share / 100), 3) for share in (50, 99)}
-        print(json.dumps({**figures, **latency, "answered_by": len(found.answered_by)}, indent=1))
+        report = {**figures, **latency, "answered_by": len(found.answered_by)}
+        print(json.dumps({**report, **record(found, seconds)}, indent=1))
     else:
         show(Console(), found, seconds)
         counted = f"workers={found.workers} alive={found.alive}"

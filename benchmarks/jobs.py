@@ -5,6 +5,10 @@ smallest real installation.  The clock runs from before the first job is sent un
 its queue knows that it has.  Contestants take turns, round after round; what counts is the ratio of their
 medians.
 
+polybus has two producers: one sends each job with a call of its own, as Celery's and Dramatiq's producers do,
+and one sends all jobs in a batch, for which the others have no equal.  `_jobs_sides.py` says how each side
+sends and when its jobs are safe.
+
     python benchmarks/jobs.py [--quick] [--rounds 5] [--seconds 3] [--only celery …] [--fsync always] [--json]
 
 Every guaranteed job of polybus is on disk (SQLite, synchronous FULL) before it is acknowledged.  Redis
@@ -31,7 +35,9 @@ from typing import Final
 
 import _jobs_parts as jobs
 import _parts as parts
+from _jobs_sides import FSYNC, SIDES, durability
 from _jobs_tally import FOLDER_VARIABLE, processes
+from broker import MISHAPS as BROKER_MISHAPS
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -47,7 +53,11 @@ MOST_WARMUPS: Final = 20
 MAX_JOBS: Final = 200_000
 # A producer that waits for jobs that never end.
 GIVE_UP_S: Final = 60.0
+# Of polybus' batches against the single calls of the others.  Single calls against single calls have no goal.
 GOALS: Final = {"celery": 20.0, "dramatiq": 10.0}
+# Counters of the broker that stay at zero when nothing goes wrong.  Every job is counted as well, so these
+# are told and do not make the run fail.
+MISHAPS: Final = (*BROKER_MISHAPS, "internal_errors")
 
 
 @dataclass(frozen=True)
@@ -55,11 +65,14 @@ class Contestant:
     """How a job queue is started: its workers, its producer, and how people should know it."""
 
     name: str
-    title: str
     settings: str
     workers: Sequence[str]
     producer: Sequence[str]
     environ: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return SIDES[self.name].title
 
 
 @dataclass
@@ -162,7 +175,6 @@ def celery(peers: Path, socket: Path) -> Contestant:
     chatter = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return Contestant(
         "celery",
-        "Celery on Redis",
         f"prefork, {PROCESSES} processes, acks_late, prefetch multiplier 4, no results, no gossip",
         [str(peers / "bin" / "celery"), "-A", "_jobs_celery", "worker", *options, *chatter],
         [str(peers / "bin" / "python"), script("celery")],
@@ -173,7 +185,6 @@ def celery(peers: Path, socket: Path) -> Contestant:
 def dramatiq(peers: Path, socket: Path) -> Contestant:
     return Contestant(
         "dramatiq",
-        "Dramatiq on Redis",
         f"{PROCESSES} processes of 8 threads (its default), prefetch 16 (its default), usual middleware",
         [str(peers / "bin" / "dramatiq"), "--processes", str(PROCESSES), "_jobs_dramatiq"],
         [str(peers / "bin" / "python"), script("dramatiq")],
@@ -184,18 +195,22 @@ def dramatiq(peers: Path, socket: Path) -> Contestant:
 PEERS: Final[dict[str, Callable[[Path, Path], Contestant]]] = {"celery": celery, "dramatiq": dramatiq}
 
 
-def polybus(folder: Path) -> Contestant:
+# The contestants of polybus, and what their producer is told.
+OURS: Final = {"polybus": "batch", "polybus_single": "single"}
+ALL: Final = (*OURS, *PEERS)
+
+
+def polybus(name: str, folder: Path) -> Contestant:
     endpoints = json.loads((folder / "data" / "endpoints.json").read_text())["endpoints"]
     binaries = Path(sys.executable).parent
     options = ["--processes", str(PROCESSES), "--prefetch", str(PREFETCH)]
     options += ["--broker", endpoints["emqp.workers"]]
     return Contestant(
-        "polybus",
-        "polybus",
+        name,
         f"{PROCESSES} processes, prefetch {PREFETCH}, every job guaranteed: SQLite, synchronous FULL",
         [str(binaries / "polybus"), "worker", "_jobs_polybus:bus", *options],
         [sys.executable, script("polybus")],
-        {"BENCH_JOBS_ENDPOINTS": json.dumps(endpoints)},
+        {"BENCH_JOBS_ENDPOINTS": json.dumps(endpoints), "BENCH_JOBS_SEND": OURS[name]},
     )
 
 
@@ -214,10 +229,16 @@ class Arena:
     def __init__(self, folder: Path, wanted: Sequence[str], fsync: str) -> None:
         self.running: dict[str, Running] = {}
         self.skipped: dict[str, str] = {}
+        self._admin = ""
         with contextlib.ExitStack() as stack:
-            if "polybus" in wanted:
+            ours = [name for name in wanted if name in OURS]
+            if ours:
                 server = stack.enter_context(broker(folder))
-                self._add(stack, folder, polybus(folder), server)
+                for name in ours:
+                    self._add(stack, folder, polybus(name, folder), server)
+                self._admin = json.loads((folder / "data" / "endpoints.json").read_text())["endpoints"][
+                    "admin.port"
+                ]
             peers = [name for name in wanted if name in PEERS]
             try:
                 if peers:
@@ -242,6 +263,12 @@ class Arena:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def mishaps(self) -> dict[str, int]:
+        """What the broker counted that should not have happened."""
+        if not self._admin:
+            return {}
+        return parts.counted(parts.ask_admin(self._admin, "status"), MISHAPS)
+
     def run(self, rounds: int, seconds: float) -> dict[str, Figures]:
         results = {name: Figures() for name in self.running}
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -262,25 +289,53 @@ class Arena:
 # -- showing ------------------------------------------------------------------------------------
 
 
-def ratio(results: Mapping[str, Figures], to: str) -> float | None:
-    if "polybus" not in results or to not in results:
+def ratio(results: Mapping[str, Figures], to: str, of: str = "polybus") -> float | None:
+    """How many times as fast one is as the other, if both ran."""
+    if of not in results or to not in results:
         return None
-    return results["polybus"].rate / results[to].rate
+    return results[of].rate / results[to].rate
 
 
-def show(console: Console, arena: Arena, results: Mapping[str, Figures]) -> None:
+def goals(results: Mapping[str, Figures]) -> list[parts.Goal]:
+    """Those goals that the contestants that ran can answer."""
+    found = []
+    for name, goal in GOALS.items():
+        times = ratio(results, name)
+        if times is not None:
+            text = f"jobs in batches, multiple of {name.capitalize()}'s one call per job: at least {goal:g}"
+            found.append(parts.Goal(text, times, times >= goal))
+    return found
+
+
+def flat(results: Mapping[str, Figures]) -> dict[str, float]:
+    """The figures of this run for the record: jobs a second, and the ratios."""
+    found = {name: round(figures.rate) for name, figures in results.items()}
+    ratios = {
+        f"{of}_to_{to}": round(times, 2)
+        for of in OURS
+        for to in PEERS
+        if (times := ratio(results, to, of)) is not None
+    }
+    return {**found, **ratios}
+
+
+def show(
+    console: Console,
+    arena: Arena,
+    results: Mapping[str, Figures],
+    fsync: str,
+    mishaps: Mapping[str, int],
+) -> None:
     table = Table(title="Guaranteed jobs, one producer, no-op", title_justify="left")
     table.add_column("queue")
-    for name in ("jobs/s, median", "min–max", "polybus is", "sent/s", "CPU µs/job", "of it", "jobs a turn"):
+    for name in ("jobs/s, median", "min–max", "sent/s", "CPU µs/job", "of it", "jobs a turn"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("settings")
     for name, figures in results.items():
-        times = ratio(results, name)
         table.add_row(
             arena.running[name].contestant.title,
             f"{figures.rate:,.0f}",
             f"{min(figures.rates):,.0f}–{max(figures.rates):,.0f}",
-            "–" if times is None or name == "polybus" else f"{times:.1f} ×",
             f"{statistics.median(figures.sent):,.0f}",
             f"{statistics.median(figures.cpu_us):,.0f}",
             " + ".join(f"{statistics.median(part):,.0f}" for part in zip(*figures.parts_us, strict=True)),
@@ -290,21 +345,38 @@ def show(console: Console, arena: Arena, results: Mapping[str, Figures]) -> None
     console.print(table)
     for name, why in arena.skipped.items():
         console.print(f"  [yellow]skipped[/] {name}: {why}", highlight=False)
-    for name, goal in GOALS.items():
-        times = ratio(results, name)
-        if times is not None:
-            mark = "[green]met[/]    " if times >= goal else "[yellow]not met[/]"
-            title = arena.running[name].contestant.title
-            console.print(f"  {mark} {times:5.1f}  at least {goal:g} × {title}", highlight=False)
+    console.print("How each side sends, and where a job is when its call returns:", highlight=False)
+    for name in results:
+        side = SIDES[name]
+        console.print(f"  {side.title}: {side.sends}; {durability(name, fsync)}", highlight=False)
+    for of, words in (
+        ("polybus_single", "one call per job on both sides"),
+        ("polybus", "polybus in batches, the other one by one"),
+    ):
+        for to in PEERS:
+            times = ratio(results, to, of)
+            if times is not None:
+                console.print(f"  {times:6.2f} × {to.capitalize()}: {words}", highlight=False)
+    for goal in goals(results):
+        mark = "[green]met[/]    " if goal.met else "[yellow]not met[/]"
+        console.print(f"  {mark} {goal.value:5.1f}  {goal.text}", highlight=False)
+    if mishaps:
+        console.print(f"  [yellow]the broker counted[/] {dict(mishaps)}", highlight=False)
 
 
 def summary(results: Mapping[str, Figures]) -> str:
-    """The line that scripts look for."""
-    rates = " ".join(
-        f"{name}={round(results[name].rate) if name in results else '-'}" for name in ("polybus", *PEERS)
-    )
-    times = ratio(results, "celery")
-    return f"bench-jobs: {rates} ratio={'-' if times is None else f'{times:.2f}'}"
+    """The line that scripts look for. `polybus` and `ratio` are of batches, `single` of one call per job."""
+
+    def rate(name: str) -> str:
+        return str(round(results[name].rate)) if name in results else "-"
+
+    def times(of: str) -> str:
+        found = ratio(results, "celery", of)
+        return "-" if found is None else f"{found:.2f}"
+
+    rates = " ".join(f"{name}={rate(name)}" for name in ("polybus", *PEERS))
+    single = f"single={rate('polybus_single')} single_ratio={times('polybus_single')}"
+    return f"bench-jobs: {rates} ratio={times('polybus')} {single}"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -312,12 +384,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="short turns, for CI")
     parser.add_argument("--rounds", type=int, help="how often each has its turn (5; quick: 2)")
     parser.add_argument("--seconds", type=float, help="how long a turn takes, about (3; quick: 0.7)")
-    parser.add_argument(
-        "--only", action="append", choices=["polybus", *PEERS], help="only this one; may be repeated"
-    )
+    parser.add_argument("--only", action="append", choices=ALL, help="only this one; may be repeated")
     parser.add_argument(
         "--fsync",
-        choices=["everysec", "always"],
+        choices=list(FSYNC),
         default="everysec",
         help="when Redis syncs its file: once a second (its default), or before every answer",
     )
@@ -325,7 +395,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.seconds = options.seconds or (0.7 if options.quick else 3.0)
-    options.only = options.only or ["polybus", *PEERS]
+    options.only = options.only or list(ALL)
     if options.rounds < 1 or options.seconds <= 0:
         parser.error("--rounds and --seconds are more than 0")
     return options
@@ -341,6 +411,7 @@ def main() -> int:
         sync_ms = jobs.sync_ms(folder)
         with Arena(folder, options.only, options.fsync) as arena:
             results = arena.run(options.rounds, options.seconds)
+            mishaps = arena.mishaps()
     except parts.Broken as error:
         Console(stderr=True).print(f"[red]bench-jobs: something is broken[/]: {error}", highlight=False)
         return 1
@@ -355,14 +426,28 @@ def main() -> int:
         "rounds": options.rounds,
     }
     if options.json:
-        figures = {name: {**vars(found), "rate": found.rate} for name, found in results.items()}
-        print(json.dumps({**facts, "skipped": arena.skipped, "queues": figures}, indent=1))
+        queues = {
+            name: {
+                **vars(found),
+                "rate": found.rate,
+                "sends": SIDES[name].sends,
+                "durability": durability(name, options.fsync),
+            }
+            for name, found in results.items()
+        }
+        report = {
+            **facts,
+            "skipped": arena.skipped,
+            "queues": queues,
+            **parts.for_record(flat(results), goals(results), mishaps),
+        }
+        print(json.dumps(report, indent=1))
         return 0
     console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(
         ", ".join(f"{name} {value}" for name, value in facts.items()), highlight=False, markup=False
     )
-    show(console, arena, results)
+    show(console, arena, results, options.fsync, mishaps)
     print(summary(results))
     return 0
 

@@ -126,6 +126,11 @@ if ! failure=$(install_self 2>&1); then
 fi
 stop_ticker
 
+# The original implementations that the interop tests talk to: the tests themselves need no package index.
+if [ -f tests/support/interop_env.py ]; then
+    .venv/bin/python tests/support/interop_env.py || die "the peers of the interop tests are missing, see above"
+fi
+
 [ -x .venv/bin/polybus ] || die "the polybus command is missing from .venv/bin"
 if .venv/bin/python -c 'import polybus.server._pump' 2>/dev/null; then
     say "ready; the compiled pump is built"

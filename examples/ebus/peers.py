@@ -37,12 +37,12 @@ class Upper:
             if not self._socket.poll(BEAT_MS):
                 self._socket.send_multipart([b"EBW01", b"PING"])
                 continue
-            # The broker passes on who a message is from: a worker gets what clients say.
             sender, command, *rest = self._socket.recv_multipart()
-            assert sender == b"EBC01"
             if command == b"PING":
                 self._socket.send_multipart([b"EBW01", b"HEARTBEAT"])
             elif command == b"REQ":
+                # The broker passes on who a request is from: a client.
+                assert sender == b"EBC01"
                 token, data, *_ = rest
                 self.runs += 1
                 self._socket.send_multipart([b"EBW01", b"REPLY", token, data.upper()])

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from polybus.errors import ResultTimeout as ResultTimeout
     from polybus.errors import UnknownJob as UnknownJob
     from polybus.errors import WorkerRejected as WorkerRejected
+    from polybus.wire.ebus_bodies import pack_bson as pack_bson
+    from polybus.wire.ebus_bodies import unpack_bson as unpack_bson
 
     __version__: str
 
@@ -91,6 +93,8 @@ _HOMES = {
     "ResultTimeout": "polybus.errors",
     "UnknownJob": "polybus.errors",
     "WorkerRejected": "polybus.errors",
+    "pack_bson": "polybus.wire.ebus_bodies",
+    "unpack_bson": "polybus.wire.ebus_bodies",
 }
 
 __all__ = [*_HOMES, "__version__"]

@@ -44,6 +44,18 @@ DBP: Final[dict[str, str]] = {
     "DBP-34": "network bridge: messages cross between brokers of different networks, both ways",
     "DBP-35": "last value cache: a new subscriber gets the newest message of each topic at once",
     "DBP-36": "log aggregation: nodes' warnings and worse are collected on the bus",
+    "DBP-37": "DENIED for unauthorised services: only the connection that registered a name updates it",
+    "DBP-38": "only the connection that registered a name keeps it alive by heartbeats over TCP",
+    "DBP-39": "only the connection that registered a name ends its registration while it is open",
+    "DBP-40": "a node that closed its registering connection may change its description, not where calls go",
+    "DBP-41": "the broker broadcasts its heartbeats over UDP",
+    "DBP-42": "services send heartbeats to the broker over UDP, and over TCP after a missed one",
+    "DBP-43": "with `strict`, every message of the broker has the frames of the document's tables",
+    "DBP-44": "REGISTRATION and UPDATE take several frames of service information",
+    "DBP-45": "an info REQUEST may name several services",
+    "DBP-46": "nodes that provide services are required to register",
+    "DBP-47": "what was answered with DISCONNECT is sent nothing more, whatever it says, until it registers",
+    "DBP-48": "a service that sends what cannot be read, or no known command, is treated as invalid",
 }
 
 IDS: Final = DBP

@@ -1,7 +1,9 @@
 """The statements of EBUS 1.0, by id, spelled out from the document for workers.
 
 The document says MUST of what a worker does; the same holds for the broker at the other end where it says
-so (EBUS-7, EBUS-13).  EBUS-27 is from the client's document and public brokers.
+so (EBUS-7, EBUS-13).  EBUS-20 to EBUS-25 are the document's tables, which the broker sends with
+`ebus.strict`; EBUS-28 to EBUS-34 are the forms of upstream's peers, which it sends otherwise.  EBUS-27 is
+from the client's document and public brokers.
 """
 
 from __future__ import annotations
@@ -28,14 +30,21 @@ EBUS: Final[dict[str, str]] = {
     "EBUS-17": "Y: a channel is matched by the beginning of its name",
     "EBUS-18": "M: requests go through the DEALER; the broker answers REPLY or REJECT",
     "EBUS-19": "M: a publication names a channel",
-    "EBUS-20": "frames of HEARTBEAT",
-    "EBUS-21": "frames of PING",
-    "EBUS-22": "frames of DISCONNECT",
-    "EBUS-23": "frames of REJECT",
-    "EBUS-24": "frames of REPLY",
-    "EBUS-25": "frames of REQUEST",
+    "EBUS-20": "frames of HEARTBEAT: empty, EBW01, HEARTBEAT",
+    "EBUS-21": "frames of PING: empty, EBW01, PING",
+    "EBUS-22": "frames of DISCONNECT: empty, EBW01, DISCONNECT",
+    "EBUS-23": "frames of REJECT: empty, EBW01, REJECT",
+    "EBUS-24": "frames of REPLY: empty, EBW01, REPLY, id, data (optional)",
+    "EBUS-25": "frames of REQUEST: empty, EBC01, REQUEST, service, id, data (optional)",
     "EBUS-26": "a worker may itself be a client: it sends EBC01 requests and gets REPLYs",
-    "EBUS-27": "SERVICES and WORKERS queries are answered by the broker",
+    "EBUS-27": "SERVICES and WORKERS queries are answered by the broker, in JSON",
+    "EBUS-28": "upstream: HEARTBEAT carries EBW01, behind an empty frame if the peer sends one",
+    "EBUS-29": "upstream: PING carries EBW01, behind an empty frame if the peer sends one",
+    "EBUS-30": "upstream: DISCONNECT carries EBW01, behind an empty frame if the peer sends one",
+    "EBUS-31": "upstream: REJECT has the id and the reason; without a reason the request expired",
+    "EBUS-32": "upstream: REPLY as in the document, behind an empty frame if the client sends one",
+    "EBUS-33": "upstream: EBC01, REQ, id, data, milliseconds until stale, to a worker of one service",
+    "EBUS-34": "upstream: SERVICES and WORKERS are answered with the deflated BSON document {l: list}",
 }
 
 IDS: Final = EBUS

@@ -42,6 +42,12 @@ EMQP: Final[dict[str, str]] = {
     "EMQP-36": "M: after a KBAI nothing more is sent to that component",
     "EMQP-37": "S: after a KBAI the component is forgotten",
     "EMQP-38": "messages can be traced by their ids",
+    "EMQP-39": "UNSCHEDULE: the queue is ignored, the job is removed from all queues",
+    "EMQP-40": "SCHEDULE of what is scheduled already replaces it, whatever its times were",
+    "EMQP-41": "reply-requested and the worker has no information: the client gets True",
+    "EMQP-42": "with emqp.disconnect = any a DISCONNECT on the clients' or workers' port is obeyed",
+    "EMQP-43": "strict: every message has the frames of the document's table, and there is no receipt",
+    "EMQP-44": "who has not said INFORM, or was not given a job, is not treated as a worker of it",
 }
 
 IDS: Final = EMQP

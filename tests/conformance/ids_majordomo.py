@@ -46,6 +46,7 @@ MDP1: Final[dict[str, str]] = {
     "MDP1-35": "requests of dead or disconnected workers are resent to others",
     "MDP1-36": "S: clients are served fairly",
     "MDP1-37": "S: requests for a service without workers are queued, and expire after a configurable time",
+    "MDP1-38": "every message of the broker to a stock peer has the frames of RFC 7, and no more",
 }
 
 MDP2: Final[dict[str, str]] = {
@@ -89,6 +90,7 @@ MDP2: Final[dict[str, str]] = {
     "MDP2-38": "S: clients are served fairly",
     "MDP2-39": "S: requests for a service without workers are queued, and expire after a configurable time",
     "MDP2-40": "M: after the FINAL of its last request a client is sent nothing more",
+    "MDP2-41": "every message of the broker to a stock peer has the frames of RFC 18, and no more",
 }
 
 MMI: Final[dict[str, str]] = {

@@ -48,6 +48,10 @@ MDR: Final[dict[str, str]] = {
     "MDR-41": "S: lost worker: nothing more is sent to it",
     "MDR-42": "requests go to the least recently used worker",
     "MDR-43": "requests of dead or disconnected workers are resent to others",
+    "MDR-44": "the worker's REQUEST, PARTIAL and FINAL have 5 or more frames: with 5 they have no body frame",
+    "MDR-45": "the id frame of a worker's PARTIAL and FINAL is that of the request, or it is no answer to it",
+    "MDR-46": "frame 0 is open: broker, clients and workers can be told what stands there",
+    "MDR-47": "every message of the broker to a stock peer has the draft's frames, and no more",
 }
 
 IDS: Final = MDR

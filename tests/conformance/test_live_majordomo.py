@@ -3,64 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 import zmq
 
 from conformance.live_settings import BEAT_S, DEAD_S, LIVENESS, TTL_S
 from support.live import LiveBroker, Peer, wait_for
-from support.majordomo import Frames, Talk, statement
-
-
-class Talker(Peer):
-    """A peer of one dialect: what MDP/0.1 puts first is added and taken off."""
-
-    def __init__(self, broker: LiveBroker, port: str, talk: Talk) -> None:
-        super().__init__(broker[f"majordomo.{port}"])
-        self.talk = talk
-        self.lead = [b""] if talk.name == "mdp1" else []
-
-    def say(self, frames: Frames) -> None:
-        self.send(*self.lead, *frames)
-
-    def hear(self, timeout_s: float = 10.0) -> Frames:
-        """The next message that is no heartbeat."""
-        beat = [self.talk.worker, self.talk.beat_answer or self.talk.beat]
-        frames = self.recv_until(lambda frames: frames[len(self.lead) :] != beat, timeout_s)
-        assert frames[: len(self.lead)] == self.lead
-        return frames[len(self.lead) :]
-
-
-def worker_of(broker: LiveBroker, talk: Talk, service: bytes) -> Talker:
-    """A worker that the broker knows."""
-    worker = Talker(broker, "workers", talk)
-    before = workers_of(broker, service)
-    worker.say(talk.ready(service))
-    wait_for(lambda: workers_of(broker, service) == before + 1)
-    return worker
-
-
-def workers_of(broker: LiveBroker, service: bytes) -> int:
-    known = {view["service"]: view["workers"] for view in broker.ask("services")}
-    return int(known.get(service.decode(), 0))
-
-
-def bye(talk: Talk) -> Frames:
-    """The broker's DISCONNECT: the request-id draft shows it with the tag of MDP/0.2."""
-    return [b"MDPW02", b"\x06"] if talk.name == "mdr" else talk.farewell()
-
-
-def let_pass(peer: Peer, seconds: float) -> None:
-    """Listen for so long, to whatever comes."""
-    until = time.monotonic() + seconds
-    while (left_s := until - time.monotonic()) > 0:
-        peer.get(left_s)
-
-
-def silent(peer: Peer, seconds: float) -> bool:
-    """Whether nothing at all comes for so long."""
-    return peer.get(seconds) is None
+from support.live_majordomo import Talker, bye, let_pass, silent, worker_of, workers_of
+from support.majordomo import Talk, statement
 
 
 @statement(
@@ -213,14 +163,17 @@ def test_a_silent_worker_is_lost_and_its_request_resent(
                 frames = other.get(BEAT_S / 2)
                 if frames is not None and talk.body_of(frames[len(other.lead) :]) == [b"work"]:
                     taken = frames[len(other.lead) :]
-            # Nothing but beats and one farewell was sent to the lost one, and then nothing more.
+            # Nothing but beats was sent to the lost one, and then nothing more.
             left = [frames[len(worker.lead) :] for frames in iter(lambda: worker.get(0), None)]
-            allowed = ([talk.worker, talk.beat], bye(talk))
-            assert all(frames in allowed for frames in left), left
-            # Its late answer is dropped; the other's is delivered.
-            worker.say(talk.reply(order, b"late"))
-            other.say(talk.reply(taken, b"in time"))
-            assert client.hear() == talk.final(service, b"id-1", b"in time")
+            assert all(frames == [talk.worker, talk.beat] for frames in left), left
+            assert silent(worker, 2 * BEAT_S)
+            # The first answer ends the request, whoever gives it; the second one is dropped.
+            other.say(talk.reply(taken, b"first"))
+            assert client.hear() == talk.final(service, b"id-1", b"first")
+            worker.say(talk.reply(order, b"second"))
+            # The lost one has nothing to do any more: it is told to begin anew.
+            assert worker.hear() == bye(talk)
+            assert silent(client, BEAT_S)
 
 
 @statement(mdp1="MDP1-27 MDP1-28", mdp2="MDP2-29 MDP2-30", mdr="MDR-33 MDR-34")

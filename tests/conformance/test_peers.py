@@ -15,9 +15,10 @@ from polybus.client.sessions.mdp1 import Mdp1Worker
 from polybus.client.sessions.mdp2 import Mdp2Worker
 from polybus.client.sessions.mdr import MdrWorker
 from polybus.client.sessions.port import WorkerSession
+from support.patience import patient
 
 NOW = b"1700000000.0"
-WAIT_MS = 10_000
+WAIT_MS = int(patient(10_000))
 
 
 class Handmade:
@@ -106,6 +107,17 @@ def test_disconnect_makes_a_worker_begin_anew_on_a_new_socket(
         assert {handmade.next_event(), handmade.next_event()} == {zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED}
 
 
+@pytest.mark.conforms("MDR-44")
+def test_a_worker_of_the_draft_takes_a_request_without_a_body_frame(handmade: Handmade) -> None:
+    with running("mdr", handmade.endpoint):
+        identity, frames = handmade.recv()
+        assert is_begin("mdr", frames)
+        handmade.send(identity, b"MDRW01", b"\x02", b"address", b"", b"id-1")
+        while frames[1] in (b"\x01", b"PING"):
+            _, frames = handmade.recv()
+        assert frames == [b"MDRW01", b"\x04", b"address", b"", b"id-1", b""]
+
+
 @pytest.mark.conforms("MDR-8", "MDR-9")
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_client_of_the_draft_takes_any_number_of_partials(handmade: Handmade, count: int) -> None:
@@ -132,7 +144,7 @@ def _streamed(
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
-    with Client(handmade.endpoint, dialect, timeout_s=10) as client:
+    with Client(handmade.endpoint, dialect, timeout_s=patient(10)) as client:
         answers = list(client.stream("echo", b"x"))
     thread.join(10)
     return answers

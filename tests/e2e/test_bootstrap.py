@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import patient
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bootstrap.sh"
 # Does what uv does, as far as the script can see; the editable installation waits until it may end.
 UV = f"""#!/bin/bash
@@ -45,7 +47,7 @@ def said(folder: Path, **more: str) -> list[str]:
         [folder / "scripts" / "bootstrap.sh"],
         env=environment(folder, **more),
         stderr=subprocess.PIPE,
-        timeout=30,
+        timeout=patient(30),
         check=True,
         text=True,
     )

@@ -217,7 +217,8 @@ def test_answers_that_a_client_does_not_read_are_counted_and_kept(
     context: Context,
 ) -> None:
     count = 50
-    with LiveBroker({"broker.pipe_messages": 4}) as broker:
+    settings = {"broker.pipe_messages": 4, "limits.pending_bytes_per_client": 5 * MIB}
+    with LiveBroker(settings) as broker:
         office = Office(broker, context)
         worker, client = office.worker(credit=1000), office.client(room=1)
         numbers = [b"%d" % number for number in range(count)]

@@ -31,6 +31,7 @@ from polybus import (
 from polybus.config import PORTS, variable
 from support.fake_brokers import Background
 from support.live import POLYBUS, START_S, WAIT_S, LiveBroker, read_line, wait_for
+from support.patience import patient
 from support.ports import steady_ports
 
 STREAMING = {"mdr", "mdp2"}
@@ -362,7 +363,7 @@ def test_a_restart_of_the_broker_loses_no_answer(phoenix: Phoenix, dialect: str)
 
     worker = Worker({"wait": wait}, phoenix.endpoints[WORKER_PORTS[dialect]], dialect, credit=5)
     address = phoenix.endpoints[CLIENT_PORTS[dialect]]
-    with serving(worker), Client(address, dialect, timeout_s=30.0) as client:
+    with serving(worker), Client(address, dialect, timeout_s=patient(30)) as client:
         answer = Background(lambda: list(client.call_many("wait", [b"1", b"2", b"3"])))
         assert started.wait(WAIT_S)
         phoenix.restart()
@@ -382,7 +383,7 @@ def test_a_restart_of_the_broker_loses_no_answer_with_asyncio(phoenix: Phoenix, 
         worker = AsyncWorker({"wait": wait}, phoenix.endpoints[WORKER_PORTS[dialect]], dialect, credit=5)
         running = asyncio.create_task(worker.run())
         address = phoenix.endpoints[CLIENT_PORTS[dialect]]
-        async with AsyncClient(address, dialect, timeout_s=30.0) as client:
+        async with AsyncClient(address, dialect, timeout_s=patient(30)) as client:
             answers = asyncio.gather(*(client.call("wait", b"%d" % i) for i in range(3)))
             await asyncio.wait_for(started.wait(), WAIT_S)
             await asyncio.get_running_loop().run_in_executor(None, phoenix.restart)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import patient
+
 RUN = Path(__file__).parents[1] / "crash" / "run.py"
 # The run itself takes half a minute; a busy machine is given the time.
 PATIENCE_S = 240
@@ -16,7 +18,7 @@ PATIENCE_S = 240
 
 def crash(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(RUN), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patient(PATIENCE_S))
 
 
 @pytest.mark.slow

@@ -17,10 +17,11 @@ import pytest
 
 from polybus.client.admin import AdminClient
 from support.commands import Served, environment, polybus, wait_until
+from support.patience import patient
 from support.programs import ADMIN, Program, peer_places
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
-RUN_S = 40.0
+RUN_S = patient(40.0)
 
 
 class Example(NamedTuple):

@@ -30,9 +30,10 @@ from support import job_app
 from support.fake_brokers import Background
 from support.job_app import Parcel, add, bus, deliver, fail, flaky, nap, note, refuse, sleep, total
 from support.job_broker import JobBroker, JobWorker
+from support.patience import patient
 from support.waiting import until
 
-WAIT_S = 30.0
+WAIT_S = patient(30.0)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from polybus.errors import RequestFailed
 from polybus.journal import fates
 from support.commands import Running, Served, closing, environment, wait_until
 from support.journals import archive, everything
+from support.patience import patient
 
 QUICK = ("--set", "jobs.backoff_s=0.05", "--set", "broker.drain_s=0.5")
 Handler = Callable[[Request], bytes]
@@ -85,7 +86,7 @@ def working(broker: Served, dialect: str = "ebus", **handlers: Handler) -> Itera
 
 def client_of(broker: Served, dialect: str = "mdr") -> Client:
     port = {"mdr": "majordomo.clients", "emqp": "emqp.clients"}[dialect]
-    return Client(broker.endpoints[port], dialect, timeout_s=10)  # type: ignore[arg-type]
+    return Client(broker.endpoints[port], dialect, timeout_s=patient(10))  # type: ignore[arg-type]
 
 
 def rows_of(broker: Served, what: str, count: int = 1) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from polybus.client.admin import AdminClient
 from polybus.client.client import Client
 from polybus.client.pubsub import Publisher as PublishingSocket
 from support.commands import Running, Served, closing, environment, polybus, wait_until
+from support.patience import patient
 from support.ports import steady_ports
 from support.programs import Program, peer_places
 
@@ -163,7 +164,7 @@ def test_following_over_a_restart(tmp_path: Path) -> None:
             following.wait_for(following.errors, "does not answer")
             say("two")
             with closing(Served(tmp_path, *settings)):
-                wait_until(lambda: heard("two"), timeout_s=40)
+                wait_until(lambda: heard("two"), timeout_s=patient(40))
                 say("three")
                 wait_until(lambda: heard("three"))
                 program.stdin.close()

@@ -13,6 +13,7 @@ import pytest
 from polybus import Bus, JobFailed
 from polybus.runtime.connection import Connection
 from support.job_broker import JobBroker
+from support.patience import patient
 from support.waiting import until
 
 JOBS = 150
@@ -93,9 +94,9 @@ def test_every_job_is_run_once_and_every_answer_arrives(
         for number, handle in enumerate(handles):
             if number % 10 == 3:
                 with pytest.raises(JobFailed, match=text_of(number)):
-                    handle.get(timeout_s=20)
+                    handle.get(timeout_s=patient(20))
             else:
-                assert handle.get(timeout_s=20) == text_of(number)
+                assert handle.get(timeout_s=patient(20)) == text_of(number)
         worker.answer_all()
         assert answered == JOBS
         assert worker.session.version == version

@@ -27,8 +27,9 @@ from polybus.client.handlers import Request
 from polybus.client.worker import Worker
 from support.commands import Running, Served, closing, environment, polybus, wait_until
 from support.live import Peer
+from support.patience import patient
 
-WAIT_MS = 20_000
+WAIT_MS = int(patient(20_000))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from polybus.cli.find import endpoints_in
 from polybus.client.admin import AdminClient
 from polybus.config import any_free_ports, variable
 from support.commands import Running, closing, environment, polybus
+from support.patience import patient
 from support.ports import steady_ports
 from support.programs import peer_places
 from support.waiting import until
@@ -66,7 +67,7 @@ def test_a_job_survives_the_broker_and_everything_ends_in_order(tmp_path: Path) 
     with closing(started(tmp_path, "--no-pipeline", "--workers", "1", app="shop:bus")) as running:
         running.wait_for(running.output, "ready after")
         address = running.wait_for(running.output, "Dashboard: ").split()[1]
-        with urlopen(address.partition("?")[0] + "healthz", timeout=10) as answer:
+        with urlopen(address.partition("?")[0] + "healthz", timeout=patient(10)) as answer:
             assert answer.status == 200
         endpoints = endpoints_in(tmp_path / "data")
         note = tmp_path / "note"

@@ -25,6 +25,7 @@ from polybus.web.streams import MAX_TAPS
 from support.commands import closing
 from support.job_broker import JobBroker
 from support.live import Peer
+from support.patience import patient
 from support.waiting import until
 from support.web_process import Dashboard
 
@@ -235,7 +236,7 @@ def test_no_more_than_so_many_taps(bus: Bus) -> None:
 
 
 def opened(web: Dashboard, path: str) -> bool:
-    connection = http.client.HTTPConnection(web.host, web.port, timeout=10)
+    connection = http.client.HTTPConnection(web.host, web.port, timeout=patient(10))
     try:
         connection.request("GET", path)
         return connection.getresponse().status == 200
@@ -427,7 +428,7 @@ def test_a_broker_that_hangs_is_waited_for_only_so_long(tmp_path: Path) -> None:
         with broker.frozen():
             begun = time.monotonic()
             until(lambda: web.get("/readyz").status == 503, "the silence to be noticed")
-            assert time.monotonic() - begun < 15
+            assert time.monotonic() - begun < patient(15)
         until(lambda: web.get("/readyz").status == 200, "the broker's return")
 
 
@@ -439,7 +440,7 @@ def test_it_ends_at_once_and_quietly_with_streams_open(tmp_path: Path, number: s
         streams[0].until("down")
         begun = time.monotonic()
         assert web.end(number) == 0
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < patient(5)
         assert web.errors == []
         assert len(web.output) == 1
         for stream in streams:

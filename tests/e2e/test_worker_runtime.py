@@ -19,6 +19,7 @@ from polybus.client.admin import AdminClient
 from support import worker_app
 from support.commands import Running, closing, environment, polybus
 from support.job_broker import TESTS, JobBroker
+from support.patience import patient
 from support.waiting import until
 
 APP = "support.worker_app:bus"
@@ -75,7 +76,7 @@ def lines(path: Path) -> list[str]:
 
 def call(body: bytes, queue: str = "email") -> Any:
     """What a worker answers to a job message, sent by an eMQP client."""
-    with Client(dialect="emqp", timeout_s=20) as client:
+    with Client(dialect="emqp", timeout_s=patient(20)) as client:
         return json.loads(client.call(queue, body))
 
 
@@ -89,12 +90,12 @@ def message(path: object, name: object, *args: object, **more: object) -> bytes:
 def test_jobs_services_and_what_a_job_knows(broker: JobBroker) -> None:
     with closing(Worker(broker, "-c", "2")) as worker:
         assert worker.output[0].startswith("ready email slow shout processes=2 broker=tcp://")
-        assert worker_app.add.delay(1, 2).get(timeout_s=20) == 3
-        token, attempt, pid = worker_app.who.delay().get(timeout_s=20)
+        assert worker_app.add.delay(1, 2).get(timeout_s=patient(20)) == 3
+        token, attempt, pid = worker_app.who.delay().get(timeout_s=patient(20))
         assert attempt == 1
         assert isinstance(token, str)
         assert pid in worker.children()
-        with Client(timeout_s=20) as client:
+        with Client(timeout_s=patient(20)) as client:
             assert client.call("shout", b"hey") == b"HEY"
         assert worker.end(signal.SIGTERM) == 0
         until(lambda: not services(broker)["email"]["workers"])
@@ -114,7 +115,7 @@ def test_progress_reaches_a_client_that_can_hear_it(broker: JobBroker) -> None:
         "def walk() -> str:\n"
         "    for step in range(3):\n        polybus.current_job().progress(step)\n    return 'there'\n"
     )
-    with closing(Worker(broker, "-c", "1", app="stepper:bus")), Client(timeout_s=20) as client:
+    with closing(Worker(broker, "-c", "1", app="stepper:bus")), Client(timeout_s=patient(20)) as client:
         assert list(client.stream("steps", message("stepper", "walk"))) == [b"0", b"1", b"2", b'"there"']
 
 
@@ -122,10 +123,10 @@ def test_progress_reaches_a_client_that_can_hear_it(broker: JobBroker) -> None:
 def test_other_dialects(broker: JobBroker, dialect: str) -> None:
     with closing(Worker(broker, "--dialect", dialect, "-c", "2")) as worker:
         until(lambda: broker.has_workers(*QUEUES))
-        assert worker_app.add.delay(2, 3).get(timeout_s=20) == 5
+        assert worker_app.add.delay(2, 3).get(timeout_s=patient(20)) == 5
         with pytest.raises(RequestFailed, match="is not a job"):
             call(message("os", "getcwd"))
-        with Client(timeout_s=20) as client:
+        with Client(timeout_s=patient(20)) as client:
             assert client.call("shout", b"hey") == b"HEY"
         assert worker.end(signal.SIGTERM) == 0
 
@@ -136,17 +137,17 @@ def test_other_dialects(broker: JobBroker, dialect: str) -> None:
 def test_a_crash_is_a_failed_attempt_and_the_next_one_works(broker: JobBroker) -> None:
     with closing(Worker(broker, "-c", "1")) as worker:
         path = broker.folder / "crashed"
-        assert worker_app.crash_once.delay(str(path)).get(timeout_s=20) == 2
+        assert worker_app.crash_once.delay(str(path)).get(timeout_s=patient(20)) == 2
         worker.wait_for(worker.errors, "crashed: its process exited with status 9")
-        assert worker_app.add.delay(1, 1).get(timeout_s=20) == 2
+        assert worker_app.add.delay(1, 1).get(timeout_s=patient(20)) == 2
 
 
 def test_a_loop_in_c_ends_at_its_limit(broker: JobBroker) -> None:
     with closing(Worker(broker, "-c", "1")):
         with pytest.raises(JobFailed) as caught:
-            worker_app.spin.delay().get(timeout_s=20)
+            worker_app.spin.delay().get(timeout_s=patient(20))
         assert (caught.value.reason, caught.value.detail) == ("timeout", "ran longer than 1 s")
-        assert worker_app.add.delay(1, 1).get(timeout_s=20) == 2
+        assert worker_app.add.delay(1, 1).get(timeout_s=patient(20)) == 2
 
 
 def test_a_running_job_is_cancelled(broker: JobBroker) -> None:
@@ -157,9 +158,9 @@ def test_a_running_job_is_cancelled(broker: JobBroker) -> None:
         until(begun.exists)
         assert handle.cancel()
         with pytest.raises(JobCancelled):
-            handle.get(timeout_s=20)
+            handle.get(timeout_s=patient(20))
         # It ended: the only process is free again, and still the same.
-        assert worker_app.add.delay(1, 1).get(timeout_s=20) == 2
+        assert worker_app.add.delay(1, 1).get(timeout_s=patient(20)) == 2
         assert worker.children() == children
 
 
@@ -199,7 +200,7 @@ def test_nothing_else_is(broker: JobBroker) -> None:
             assert caught.value.code == "rejected", (body[:60], caught.value)
         assert not path.exists()
         assert not (broker.folder / "owned").exists()
-        assert worker_app.add.delay(1, 1).get(timeout_s=20) == 2
+        assert worker_app.add.delay(1, 1).get(timeout_s=patient(20)) == 2
         assert worker.children() == children
 
 
@@ -211,19 +212,19 @@ def test_sigterm_finishes_what_runs_and_gives_back_the_rest(broker: JobBroker) -
     with closing(Worker(broker, "-c", "1")) as first:
         # Quick ones first, so that this worker asks for many at a time.
         for handle in [worker_app.add.delay(n, n) for n in range(50)]:
-            handle.get(timeout_s=20)
+            handle.get(timeout_s=patient(20))
         running = worker_app.hold.delay(str(begun), str(go))
         until(begun.exists)
         waiting = [worker_app.who.delay() for _ in range(10)]
         first.process.send_signal(signal.SIGTERM)
         first.wait_for(first.errors, "stopping")
         with closing(Worker(broker, "-c", "1")):
-            answers = [handle.get(timeout_s=20) for handle in waiting]
+            answers = [handle.get(timeout_s=patient(20)) for handle in waiting]
             # Given back at once, at the price of no attempt, while the first one still runs.
             assert {attempt for _, attempt, _ in answers} == {1}
             assert first.process.poll() is None
             go.touch()
-            assert running.get(timeout_s=20) == "done"
+            assert running.get(timeout_s=patient(20)) == "done"
             assert first.end() == 0
     assert lines(begun) == ["begun"]
 
@@ -232,14 +233,14 @@ def test_what_a_busy_worker_cannot_begin_goes_to_another(broker: JobBroker) -> N
     begun, go = broker.folder / "begun", broker.folder / "go"
     with closing(Worker(broker, "-c", "1")):
         for handle in [worker_app.add.delay(n, n) for n in range(50)]:
-            handle.get(timeout_s=20)
+            handle.get(timeout_s=patient(20))
         running = worker_app.hold.delay(str(begun), str(go))
         until(begun.exists)
         waiting = [worker_app.who.delay() for _ in range(10)]
         with closing(Worker(broker, "-c", "1")):
-            assert {handle.get(timeout_s=20)[1] for handle in waiting} == {1}
+            assert {handle.get(timeout_s=patient(20))[1] for handle in waiting} == {1}
             go.touch()
-            assert running.get(timeout_s=20) == "done"
+            assert running.get(timeout_s=patient(20)) == "done"
 
 
 def test_after_the_grace_the_rest_is_killed_and_run_elsewhere(broker: JobBroker) -> None:
@@ -251,7 +252,7 @@ def test_after_the_grace_the_rest_is_killed_and_run_elsewhere(broker: JobBroker)
         assert any("did not end in time" in line for line in first.errors)
     go.touch()
     with closing(Worker(broker, "-c", "1")):
-        assert handle.get(timeout_s=20) == "done"
+        assert handle.get(timeout_s=patient(20)) == "done"
     assert lines(begun) == ["begun"] * 2
 
 
@@ -284,7 +285,7 @@ def test_sighup_replaces_all_processes(broker: JobBroker) -> None:
         before = worker.children()
         worker.process.send_signal(signal.SIGHUP)
         until(lambda: len(worker.children()) == 2 and not worker.children() & before)
-        assert worker_app.add.delay(1, 1).get(timeout_s=20) == 2
+        assert worker_app.add.delay(1, 1).get(timeout_s=patient(20)) == 2
 
 
 def test_a_killed_nursery_is_replaced_with_its_children(broker: JobBroker) -> None:
@@ -292,14 +293,14 @@ def test_a_killed_nursery_is_replaced_with_its_children(broker: JobBroker) -> No
         (nursery,) = _children(worker.process.pid)
         os.kill(nursery, signal.SIGKILL)
         worker.wait_for(worker.errors, "starting anew")
-        assert worker_app.add.delay(1, 1).get(timeout_s=20) == 2
+        assert worker_app.add.delay(1, 1).get(timeout_s=patient(20)) == 2
         assert worker.end(signal.SIGTERM) == 0
 
 
 def test_max_jobs_and_prefix(broker: JobBroker) -> None:
     with closing(Worker(broker, "-c", "1", "--max-jobs", "3", "--prefix")) as worker:
         for n in range(4):
-            worker_app.say.delay(f"line {n}").get(timeout_s=20)
+            worker_app.say.delay(f"line {n}").get(timeout_s=patient(20))
         found = [worker.wait_for(worker.output, f"line {n}") for n in range(4)]
         assert found == ["[1] line 0", "[1] line 1", "[1] line 2", "[2] line 3"]
 
@@ -334,8 +335,8 @@ def test_a_killed_broker_stops_no_job(broker: JobBroker) -> None:
         broker.start()
         worker.wait_for(worker.errors, "is back")
         go.touch()
-        assert handle.get(timeout_s=20) == "done"
-        assert worker_app.add.delay(1, 1).get(timeout_s=20) == 2
+        assert handle.get(timeout_s=patient(20)) == "done"
+        assert worker_app.add.delay(1, 1).get(timeout_s=patient(20)) == 2
     # It was the worker's all the time: nobody ran it again.
     assert lines(begun) == ["begun"]
 
@@ -349,7 +350,7 @@ def test_an_answer_that_was_ready_while_the_broker_was_away(broker: JobBroker) -
         worker.wait_for(worker.errors, "is away")
         go.touch()
         broker.start()
-        assert handle.get(timeout_s=20) == "done"
+        assert handle.get(timeout_s=patient(20)) == "done"
     assert lines(begun) == ["begun"]
 
 
@@ -374,11 +375,11 @@ def test_a_broker_that_is_frozen_for_a_while(broker: JobBroker) -> None:
         until(begun.exists)
         with broker.frozen():
             # Longer than the silence after which a worker looks for its broker anew.
-            until(lambda: any("is away" in line for line in worker.errors), timeout_s=60)
+            until(lambda: any("is away" in line for line in worker.errors), timeout_s=patient(60))
         worker.wait_for(worker.errors, "is back")
         go.touch()
-        assert handle.get(timeout_s=30) == "done"
-        assert worker_app.add.delay(1, 1).get(timeout_s=20) == 2
+        assert handle.get(timeout_s=patient(30)) == "done"
+        assert worker_app.add.delay(1, 1).get(timeout_s=patient(20)) == 2
     assert lines(begun) == ["begun"]
 
 

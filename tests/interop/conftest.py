@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.interop_env import environment
+from support.interop_env import peer
 from support.interop_eventmq import EventMQ
 from support.interop_hermes import Hermes, beacon
 from support.interop_process import Broker
@@ -19,18 +19,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.interop)
-            # The first one to need a peer installs it.
+            # EventMQ's times are whole seconds, and its processes start slowly.
             item.add_marker(pytest.mark.timeout(150))
 
 
 @pytest.fixture(scope="session")
 def eventmq_home() -> Path:
-    return environment("eventmq")
+    return peer("eventmq")
 
 
 @pytest.fixture(scope="session")
 def hermes_home() -> Path:
-    return environment("hermes")
+    return peer("hermes")
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import json
 import signal
 from typing import Any
 
+import pytest
+
 from polybus.wire.context import new_context
 from support.interop_eventmq import EventMQ
 from support.interop_process import Broker, Process, until
@@ -169,6 +171,24 @@ def test_managers_come_back_to_a_restarted_broker(broker: Broker, eventmq: Event
     until(lambda: broker.workers("default", 2), "the manager's return")
     asked = client.ask("defer", func="emq_jobs.add", args=[20, 22], reply_requested=True)
     assert answers(client, 2)[1][2:] == [json.dumps({"value": 42}), asked]
+
+
+@pytest.mark.conforms("EMQP-33")
+def test_components_that_were_told_goodbye_go_on_with_the_next_broker(
+    broker: Broker, eventmq: EventMQ
+) -> None:
+    ready_manager(eventmq, broker, "one", 2)
+    client = eventmq.client(broker.endpoints["emqp.clients"])
+    asked = client.ask("defer", func="emq_jobs.add", args=[20, 22], reply_requested=True)
+    assert answers(client, 2)[1][2:] == [json.dumps({"value": 42}), asked]
+    broker.ask("drain")
+    assert answers(client, 1)[0][0] == "KBYE"
+    assert broker.process.wait() == 0
+    broker.kill()
+    broker.start()
+    until(lambda: broker.workers("default", 2), "the manager's return")
+    asked = client.ask("defer", func="emq_jobs.add", args=[2, 3], reply_requested=True)
+    assert answers(client, 2)[1][2:] == [json.dumps({"value": 5}), asked]
 
 
 def test_a_manager_that_leaves_in_the_middle_of_a_job_loses_nothing(broker: Broker, eventmq: EventMQ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from polybus import Client, Request, RequestFailed, RequestTimeout, Worker
 from support.interop_hermes import Hermes, beacon
 from support.interop_process import Broker, running, until
+from support.patience import patient
 
 ENDPOINTS = {
     "ebus": "ebus.frontend",
@@ -61,7 +62,7 @@ def test_a_hermes_client_sees_every_dialect_and_pings_services(broker: Broker, h
 
 def call(hermes: Hermes, client: Client, body: bytes) -> bytes:
     """The answer of a service that may have to be started again meanwhile: its call is not lost."""
-    pending = client.submit("rohan", body, timeout_s=20)
+    pending = client.submit("rohan", body, timeout_s=patient(20))
     deadline = time.monotonic() + 20
     while not pending.is_done and time.monotonic() < deadline:
         hermes.revive()
@@ -83,7 +84,7 @@ def test_every_dialect_calls_a_hermes_service(broker: Broker, hermes: Hermes) ->
 
 def test_a_hermes_service_may_register_again(broker: Broker, hermes: Hermes) -> None:
     old, _ = hermes.service("rohan")
-    with Client(broker.endpoints["majordomo.clients"], "mdr", timeout_s=10) as client:
+    with Client(broker.endpoints["majordomo.clients"], "mdr", timeout_s=patient(10)) as client:
         assert client.call("rohan", b"abc") == b"rohan:cba"
         old.kill()
         _, second = hermes.service("rohan")

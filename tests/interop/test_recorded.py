@@ -130,7 +130,7 @@ def test_what_eventmq_s_messages_mean() -> None:
     schedule = first(EVENTMQ, "client", "router", emqp.Schedule)
     unschedule = first(EVENTMQ, "client", "router", emqp.Unschedule)
     assert (schedule.interval_s, schedule.cron) == (1, b"")
-    assert emqp.schedule_hash(schedule) == emqp.schedule_hash(unschedule)
+    assert emqp.jobs_to_remove(unschedule) == (emqp.schedule_hash(schedule),)
     publish = first(EVENTMQ, "client", "router", emqp.Publish)
     assert (publish.topic, publish.body) == (b"weather.berlin", [b'{"sun": true}'])
 

@@ -172,3 +172,13 @@ def test_paths_longer_than_allowed_are_not_taken() -> None:
     assert network.brokers["b2"].best(b"tea") == ("b3", "b4", "b5")
     assert network.brokers["b1"].best(b"tea") is None
     check(network, 3)
+
+
+def test_a_full_list_takes_the_place_of_what_was_said_before() -> None:
+    routes = Routes("b0", 8)
+    routes.up("b1")
+    routes.hear("b1", {b"tea": ("b1",), b"milk": ("b1",)})
+    assert routes.hear("b1", {b"milk": ("b1",)}) == []
+    assert routes.best(b"tea") == ("b1",)
+    assert routes.hear("b1", {b"milk": ("b1",)}, full=True) == [b"tea"]
+    assert (routes.best(b"tea"), routes.best(b"milk")) == (None, ("b1",))

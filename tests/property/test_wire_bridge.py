@@ -140,7 +140,9 @@ def test_broken_messages(message: say.Message, data: st.DataObject) -> None:
         ([b"PBBR1", b"HELLO", b"1", b"{}"], "bad_json"),
         ([b"PBBR1", b"HELLO", b"1", b'{"name":"","instance":"x"}'], "bad_name"),
         ([b"PBBR1", b"HELLO", b"1", b'{"name":"a","instance":"x","credit":0}'], "bad_credit"),
+        ([b"PBBR1", b"HELLO", b"1", b'{"name":"a","instance":"x","credit":1000001}'], "bad_credit"),
         ([b"PBBR1", b"HELLO", b"1", b'{"name":"a","instance":"x","heartbeat_s":0}'], "bad_heartbeat"),
+        ([b"PBBR1", b"HELLO", b"1", b'{"name":"a","instance":"x","heartbeat_s":3601}'], "bad_heartbeat"),
         ([b"PBBR1", b"HELLO", b"1", b'{"name":"' + b"a" * 65 + b'","instance":"x"}'], "bad_name"),
         ([b"PBBR1", b"ADVERT", b'{"offers":{"s":[]}}'], "bad_path"),
         ([b"PBBR1", b"ADVERT", b'{"offers":{"":["a"]}}'], "bad_name"),
@@ -152,6 +154,10 @@ def test_broken_messages(message: say.Message, data: st.DataObject) -> None:
         ([b"PBBR1", b"REQUEST", b"1", b"s", b'{"hops":["a"],"ttl_ms":-1}'], "bad_ttl"),
         ([b"PBBR1", b"REQUEST", b"1", b"s", b'{"hops":["a"],"timeout_s":-1}'], "bad_timeout"),
         ([b"PBBR1", b"PUBLISH", b"t", b'{"origin":"a","number":-1,"at":0,"hops":["a"]}'], "bad_number"),
+        (
+            [b"PBBR1", b"PUBLISH", b"t", b'{"origin":"a","number":%d,"at":0,"hops":["a"]}' % 2**63],
+            "bad_number",
+        ),
         ([b"PBBR1", b"PUBLISH", b"t", b'{"origin":"","number":1,"at":0,"hops":["a"]}'], "bad_name"),
         ([b"PBBR1", b"CANCEL", b"1", b"2"], "length"),
         ([b"PBBR1", b"BEAT", b"1"], "length"),
@@ -161,6 +167,15 @@ def test_refused(frames: list[bytes], reason: str) -> None:
     with pytest.raises(RemoteProtocolError) as error:
         wire.read(frames)
     assert error.value.reason == reason
+
+
+def test_the_largest_numbers_are_read() -> None:
+    hello = say.Hello(wire.VERSION, "a", "x", 1_000_000, 3600.0, "")
+    assert wire.read(wire.write_hello(hello)) == hello
+    request = say.Request(b"1", b"s", ("a",), [b""], 365 * 86_400 * 1000)
+    assert wire.read(wire.write_request(request)) == request
+    publish = say.Publish(b"t", "a", 2**63 - 1, 0.0, ("a",), [b""])
+    assert wire.read(wire.write_publish(publish)) == publish
 
 
 def test_another_version_is_read_whatever_follows() -> None:

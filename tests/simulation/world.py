@@ -112,13 +112,14 @@ class SimBroker:
     def _settle(self) -> None:
         now, life = self.clock.now, self.lives
         self.outbox.settle(now)
-        due = self.bus.next_at(now)
+        due = min(self.bus.next_at(now), max(now, self.outbox.pending.next_at))
         if self._tick_at <= now or due < self._tick_at:
             self._tick_at = due
 
             def tick() -> None:
                 if self.lives == life and self._tick_at <= self.clock.now:
                     self._tick_at = 0.0
+                    self.outbox.pending.resume(self.clock.now)
                     self.bus.handle(events.Tick(), self.clock.now)
                     self._settle()
 

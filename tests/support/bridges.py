@@ -61,6 +61,8 @@ class World:
         self.now = 1000.0
         self.islands: dict[str, Island] = {}
         self.wires: dict[bytes, Wire] = {}
+        # The request id of what workers were given, by token: an answer repeats both.
+        self.request_ids: dict[bytes, bytes] = {}
         self._cut: set[frozenset[str]] = set()
         self._count = 0
 
@@ -257,14 +259,16 @@ class Island:
     def orders(self, name: str) -> list[bytes]:
         """Tokens of what a worker has been given since the last look."""
         frames, self.sent[name.encode()] = self.sent[name.encode()], []
-        return [bytes(one[2]) for one in frames if one[:2] == [b"MDRW01", b"\x02"]]
+        orders = [one for one in frames if one[:2] == [b"MDRW01", b"\x02"]]
+        self.world.request_ids |= {bytes(one[2]): bytes(one[4]) for one in orders}
+        return [bytes(one[2]) for one in orders]
 
     def order(self, name: str) -> bytes:
         (token,) = self.orders(name)
         return token
 
     def answer(self, name: str, token: bytes, body: bytes, command: bytes = FINAL) -> None:
-        self._say(name, b"MDRW01", command, token, b"", b"id", body)
+        self._say(name, b"MDRW01", command, token, b"", self.world.request_ids[token], body)
 
     def ask(self, name: str, request_id: str, service: str, body: bytes = b"") -> None:
         self._say(name, b"MDRC01", REQUEST, service.encode(), request_id.encode(), body)

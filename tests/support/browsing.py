@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal, Self
 from urllib.parse import quote, urlsplit
 
+from support.patience import patient
+
 ARGUMENTS: Final = (
     "--headless",
     "--no-sandbox",
@@ -27,7 +29,7 @@ ARGUMENTS: Final = (
 DESK: Final = (1280, 900)
 PHONE: Final = (360, 740)
 # A busy machine draws slowly; patience costs nothing while things go well.
-PATIENCE_MS: Final = 20_000
+PATIENCE_MS: Final = int(patient(20_000))
 Theme = Literal["light", "dark"]
 
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from support.patience import patient
 from support.waiting import until
 
-WAIT_S = 20.0
+WAIT_S = patient(20.0)
 PREFIXES = ("POLYBUS_", "EBUS_", "EMQ_")
 
 

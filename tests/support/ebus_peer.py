@@ -22,6 +22,7 @@ from typing import Any, Final
 import zmq
 
 from support.ebus_bodies import pack, unpack
+from support.patience import patient
 
 CLIENT: Final = b"EBC01"
 WORKER: Final = b"EBW01"
@@ -32,7 +33,7 @@ STALE_MS: Final = 3000
 PATIENT_MS: Final = 15_000
 RESEND_MS: Final = 1000
 POLL_MS: Final = 10
-WAIT_S: Final = 20.0
+WAIT_S: Final = patient(20.0)
 
 Frame = bytes | str | int | float | None
 

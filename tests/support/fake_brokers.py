@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import zmq
 
+from support.patience import patient
+
+_EVENT = struct.Struct("=hi")
 # A test that waits longer than this has failed.
-PATIENCE_MS = 10_000
+PATIENCE_MS = int(patient(10_000))
 
 
 class FakeBroker:
@@ -26,8 +30,18 @@ class FakeBroker:
         socket = self._context.socket(zmq.ROUTER)
         socket.linger = 0
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._accepted = self._ended = 0
         socket.bind(endpoint)
         return socket
+
+    def connections(self) -> tuple[int, int]:
+        """How many connections were made since it (re)started, and how many of them have ended."""
+        while self._monitor.poll(0):
+            kind, _ = _EVENT.unpack(self._monitor.recv_multipart()[0])
+            self._accepted += kind == zmq.EVENT_ACCEPTED
+            self._ended += kind == zmq.EVENT_DISCONNECTED
+        return self._accepted, self._ended
 
     def receive(self) -> tuple[bytes, list[bytes]]:
         """The next message: who sent it, and its frames."""
@@ -54,6 +68,8 @@ class FakeBroker:
         self._socket = self._bind(self.endpoint)
 
     def close(self) -> None:
+        if not self._socket.closed:
+            self._socket.disable_monitor()
         self._socket.close(0)
         self._context.destroy(0)
 

@@ -1,14 +1,18 @@
 """Environments in which the original implementations run, each with its own pinned packages.
 
-An environment is made once and kept in `.cache/interop/<name>-<hash of the recipe>`; a changed lock file or
-another Python makes a new one.  Processes that want the same one at the same time wait for each other.  If it
-cannot be made, the tests fail and say so: a missing peer must not look like a passing test.
+`make setup` makes them (this module as a program); the tests only look for them, so that they need no package
+index.  An environment is kept in `.cache/interop/<name>-<hash of the recipe>`; a changed lock file or another
+Python needs a new one.  Where it is missing, the tests are skipped and name `make setup`; in CI (`CI=true`)
+they fail, because there a missing peer must not look like a passing test.
+
+The environments of the benchmarks (Celery, Dramatiq) are others; `benchmarks/` makes those.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -21,9 +25,11 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 LOCKS: Final = ROOT / "tests" / "interop"
 CACHE: Final = ROOT / ".cache" / "interop"
+STAMP: Final = ".complete"
 # To be raised when the way of installing changes.
 RECIPE: Final = "1"
-INSTALL_S: Final = 90
+INSTALL_S: Final = 300
+PEERS: Final = ("eventmq", "hermes")
 # The last lines of an installer's output say what went wrong.
 TOLD_CHARS: Final = 1500
 
@@ -33,20 +39,43 @@ class PeerUnavailable(Exception):
 
 
 def environment(name: str) -> Path:
-    """The folder of the environment `name`, made if it is not there."""
-    lock_file = LOCKS / f"requirements-{name}.lock"
-    folder = CACHE / f"{name}-{_key(lock_file)}"
-    stamp = folder / ".complete"
+    """The folder of the environment `name`, which `make setup` made."""
+    folder = _folder(name)
+    if not (folder / STAMP).exists():
+        raise PeerUnavailable(f"the environment of the peer {name!r} is missing: run 'make setup'")
+    return folder
+
+
+def peer(name: str) -> Path:
+    """The same for a test: where the environment is missing the test is skipped, and in CI it fails."""
+    import pytest
+
+    try:
+        return environment(name)
+    except PeerUnavailable as error:
+        if in_ci():
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def make(name: str) -> Path:
+    """The folder of the environment `name`, made if it is not there. Processes wait for each other."""
+    folder = _folder(name)
     CACHE.mkdir(parents=True, exist_ok=True)
     with exclusively(CACHE / f"{name}.lock"):
-        if not stamp.exists():
+        if not (folder / STAMP).exists():
+            print(f"setup: installing the peer {name} for the interop tests", file=sys.stderr, flush=True)
             shutil.rmtree(folder, ignore_errors=True)
             try:
-                _make(folder, lock_file)
+                _install(folder, _lock_file(name))
             except (OSError, subprocess.SubprocessError) as error:
                 shutil.rmtree(folder, ignore_errors=True)
-                raise PeerUnavailable(_explain(name, lock_file, error)) from None
-            stamp.touch()
+                raise PeerUnavailable(_explain(name, _lock_file(name), error)) from None
+            (folder / STAMP).touch()
     return folder
 
 
@@ -58,12 +87,20 @@ def exclusively(path: Path) -> Iterator[None]:
         yield
 
 
+def _lock_file(name: str) -> Path:
+    return LOCKS / f"requirements-{name}.lock"
+
+
+def _folder(name: str) -> Path:
+    return CACHE / f"{name}-{_key(_lock_file(name))}"
+
+
 def _key(lock_file: Path) -> str:
     facts = (RECIPE, sys.version, platform.machine(), lock_file.read_text())
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:12]
 
 
-def _make(folder: Path, lock_file: Path) -> None:
+def _install(folder: Path, lock_file: Path) -> None:
     uv = _uv()
     python = str(folder / "bin" / "python")
     if uv:
@@ -93,6 +130,19 @@ def _explain(name: str, lock_file: Path, error: Exception) -> str:
     )
 
 
+def main() -> int:
+    """Make what is missing. Without a peer everything but its tests works, so only CI insists on it."""
+    failed = False
+    for name in PEERS:
+        try:
+            make(name)
+        except PeerUnavailable as error:
+            failed = True
+            print(f"setup: {error}", file=sys.stderr)
+            if not in_ci():
+                print(f"setup: the interop tests with {name} will be skipped", file=sys.stderr)
+    return int(failed and in_ci())
+
+
 if __name__ == "__main__":
-    for one in sys.argv[1:] or ("eventmq", "hermes"):
-        print(environment(one))
+    sys.exit(main())

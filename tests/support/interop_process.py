@@ -23,13 +23,16 @@ import zmq
 
 from polybus import Worker
 from polybus.config import PORTS
+from support.patience import patient
 from support.ports import steady_ports
 from support.waiting import until as until
 
 # How long anything may take before a test gives up. Long, because other work may share the machine.
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = patient(20.0)
 POLL_S: Final = 0.02
 LOG_CHARS: Final = 3000
+# How often a broker is started with other ports.
+TRIES: Final = 5
 
 
 @contextlib.contextmanager
@@ -144,13 +147,21 @@ class Broker:
         self._folder = folder
         self._settings = {section: dict(options) for section, options in settings.items()}
         self._runs = 0
-        for name, port in steady_ports(PORTS).items():
-            section, option = name.split(".")
-            self._settings.setdefault(section, {}).setdefault(option, port)
+        chosen = [name for name in PORTS if not _is_set(settings, *name.split("."))]
         # Nobody but the test's own peers may hear of it, and those are told by the test.
         self._settings.setdefault("beacon", {}).setdefault("enabled", False)
         self._settings.setdefault("journal", {}).setdefault("archive", False)
-        self.start()
+        for left in range(TRIES, 0, -1):
+            for name, port in steady_ports(chosen).items():
+                section, option = name.split(".")
+                self._settings.setdefault(section, {})[option] = port
+            try:
+                self.start()
+                return
+            except AssertionError as error:
+                # Somebody else on this machine was quicker to take one of them.
+                if left == 1 or " is in use" not in str(error):
+                    raise
 
     def start(self) -> None:
         config = self._folder / "polybus.toml"
@@ -159,8 +170,12 @@ class Broker:
         options = ["--config", str(config), "--data-dir", str(self._folder / "data")]
         self._runs += 1
         self.process = Process([*command, *options], self._folder / f"broker-{self._runs}.log")
-        word, *pairs = self.process.line().split()
-        assert word == "ready", self.process.log()
+        try:
+            word, *pairs = self.process.line().split()
+            assert word == "ready", self.process.log()
+        except BaseException:
+            self.process.kill()
+            raise
         self.endpoints = dict(pair.split("=", 1) for pair in pairs)
 
     def ask(self, do: str, **details: Any) -> Any:
@@ -184,6 +199,10 @@ class Broker:
 
     def kill(self) -> None:
         self.process.kill()
+
+
+def _is_set(settings: Mapping[str, Mapping[str, Any]], section: str, option: str) -> bool:
+    return option in settings.get(section, {})
 
 
 def _toml(settings: Mapping[str, Mapping[str, Any]]) -> str:

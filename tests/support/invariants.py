@@ -10,7 +10,7 @@ from math import inf
 
 from polybus.core import replies
 from polybus.core.bus import Bus
-from polybus.core.lifecycle import TERMINAL, BusState, RequestState, WorkerState
+from polybus.core.lifecycle import ABSENT, TERMINAL, BusState, RequestState, WorkerState
 from polybus.core.model import Client, Request, Service
 from polybus.core.replies import KEPT_OVERHEAD_BYTES
 
@@ -30,6 +30,7 @@ def check(bus: Bus, now: float) -> None:
     alarms(bus)
     groups_and_waiters(bus)
     unwritten(bus)
+    silent_workers(bus)
 
 
 def _clients(bus: Bus) -> list[Client]:
@@ -71,14 +72,14 @@ def counters_of_services(bus: Bus) -> None:
         lines = [request for line in (queue._front, *queue._lanes.values()) for request in line]
         assert queue._shells == sum(request.state is not R.QUEUED for request in lines)
         assert len(queue._turns) == len(queue._lanes)
-        assert service.waiting == count[R.WAITING], service.name
+        assert service.waiting == count[R.WAITING] + count[R.SUSPENDED], service.name
         assert service.running == count[R.DISPATCHED] + count[R.STREAMING] + count[R.ORPHANED], service.name
 
 
 def slots(bus: Bus) -> None:
     for address, worker in bus.workers.items():
         assert worker.address == address
-        assert worker.state is not WorkerState.GONE
+        assert worker.state not in ABSENT
         if not worker.grants_slots:
             assert worker.free + len(worker.inflight) == worker.credit
         else:
@@ -151,7 +152,9 @@ def deadlines(bus: Bus, now: float) -> None:
     watched = [w for slot in bus.watches._slots.values() for w in slot]
     assert len(watched) == len(set(watched))
     for worker in watched:
-        assert bus.workers.get(worker.address) is worker
+        # One that was dialled and is remembered no more is looked at once more, to close its connection.
+        known = bus.workers.get(worker.address) or bus.silent.get(worker.address)
+        assert known is worker or worker.endpoint
     for worker in bus.workers.values():
         if worker.heartbeat.dead_after_s:
             assert worker in watched
@@ -200,3 +203,26 @@ def unwritten(bus: Bus) -> None:
     for token, request in bus.requests.items():
         if request.state is R.ACCEPTED:
             assert token in held
+
+
+def silent_workers(bus: Bus) -> None:
+    """A silent worker is remembered for what it may still answer, and for nothing else."""
+    for address, worker in bus.silent.items():
+        assert worker.address == address
+        assert worker.state is WorkerState.SILENT
+        assert address not in bus.workers
+        unanswered = [r for r in worker.inflight.values() if r.state not in TERMINAL]
+        assert unanswered
+        for request in unanswered:
+            assert worker in bus.holders[request.token]
+        if any(r.state is R.SUSPENDED for r in unanswered) and not worker.endpoint:
+            assert worker.slot, "nobody would find out whether it is still connected"
+    for token, holders in bus.holders.items():
+        request = bus.requests[token]
+        assert holders
+        for worker in holders:
+            assert worker.inflight[token] is request
+            assert (bus.workers.get(worker.address) or bus.silent.get(worker.address)) is worker
+    for request in bus.requests.values():
+        if request.state is R.SUSPENDED:
+            assert any(given_at > 0.0 for given_at in bus.holders[request.token].values())

@@ -16,28 +16,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import zmq
 
 from polybus.config import variable
+from support.patience import patient
 
 POLYBUS = Path(sys.executable).with_name("polybus")
-START_S = 20.0
-WAIT_S = 10.0
+START_S = patient(20.0)
+WAIT_S = patient(10.0)
 
 T = TypeVar("T")
 
 
 class LiveBroker:
-    """`polybus serve` with these settings (`section.name` → value) on free ports of the loopback."""
+    """`polybus serve` with these settings (`section.name` → value) and arguments, on free ports of the
+    loopback."""
 
-    def __init__(self, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, object] | None = None, arguments: Sequence[str] = ()) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="polybus-test-")
         self._stderr = Path(self._folder.name, "stderr")
         self._settings = dict(settings or {})
+        self._arguments = list(arguments)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._start()
 
@@ -48,7 +51,14 @@ class LiveBroker:
             environ[variable(name)] = str(value)
         with self._stderr.open("ab") as errors:
             self.process = subprocess.Popen(
-                [str(POLYBUS), "serve", "--any-port", "--data-dir", str(Path(self._folder.name, "data"))],
+                [
+                    str(POLYBUS),
+                    "serve",
+                    "--any-port",
+                    "--data-dir",
+                    str(Path(self._folder.name, "data")),
+                    *self._arguments,
+                ],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=environ,
@@ -68,6 +78,11 @@ class LiveBroker:
         self.process.wait(WAIT_S)
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+    def stop(self) -> None:
+        """Let the process end as an operator would, with everything written."""
+        self.process.terminate()
+        self.process.wait(START_S)
 
     def restart(self) -> None:
         """Kill it, and start another with the same data, on other ports."""

@@ -147,13 +147,10 @@ class Household(Exchange):
 
     def __init__(self, limits: Limits | None = None, make: Callable[..., Any] = Mdr) -> None:
         super().__init__(limits)
-        tags = {
-            **Mdp1(self.bus, BEAT_S, 3).tags,
-            **Mdp2(self.bus, BEAT_S, 3).tags,
-            **make(self.bus, BEAT_S, 3).tags,
-        }
+        mdr = make(self.bus, BEAT_S, 3)
+        tags = {**Mdp1(self.bus, BEAT_S, 3).tags, **Mdp2(self.bus, BEAT_S, 3).tags, **mdr.tags}
         for link in (CLIENTS, WORKERS):
-            self.listen(link, RouterEar(self.bus, "majordomo", tags))
+            self.listen(link, RouterEar(self.bus, "majordomo", tags, mdr.rebuke))
 
     def ask(self, client: bytes, frames: Frames) -> None:
         self.send(CLIENTS, client, *frames)

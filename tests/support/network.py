@@ -37,7 +37,7 @@ class Network(Exchange):
         self.hung_up: list[str] = []
         self.forgotten: list[bytes] = []
         self.listen(OUT, dialect.outbound_ear)
-        self.listen(DBP, RouterEar(self.bus, "dbp", dialect.tags))
+        self.listen(DBP, dialect.ear)
         self.listen(MDP, RouterEar(self.bus, "majordomo", Mdp2(self.bus).tags))
 
     def say(self, peer: bytes, command: bytes, *frames: bytes, time: bytes = FLOAT) -> None:

@@ -14,10 +14,11 @@ from polybus.runtime.nursery import Nursery
 from polybus.runtime.pipe import Facts, Kind
 from polybus.runtime.pool import Pool, Rules
 from polybus.runtime.seat import Seat, SeatState, Task
+from support.patience import patient
 
 TESTS = Path(__file__).resolve().parents[1]
 APP = "support.pool_app:bus"
-PATIENCE_S = 30.0
+PATIENCE_S = patient(30.0)
 
 
 class Bench:

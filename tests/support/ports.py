@@ -7,13 +7,14 @@ import random
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+from zlib import crc32
 
 LOWEST = 15_000
 RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 TRIES = 1000
 # Test processes that run side by side choose from different parts: a port that is free when it is chosen is
-# still free when its server begins.
-PARTS = 8
+# still free when its server begins. Runs of somebody else on this machine begin at another part, most likely.
+PARTS = 64
 
 
 def steady_ports(names: Iterable[str]) -> dict[str, int]:
@@ -23,9 +24,10 @@ def steady_ports(names: Iterable[str]) -> dict[str, int]:
     gone when its server comes back.
     """
     highest = int(RANGE_FILE.read_text().split()[0]) if RANGE_FILE.exists() else 32_768
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     process = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     size = (highest - LOWEST) // PARTS
-    lowest = LOWEST + size * (int(process) % PARTS)
+    lowest = LOWEST + size * ((crc32(run.encode()) + int(process)) % PARTS)
     highest = lowest + size
     found: dict[str, int] = {}
     for name in names:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-# Machines that run the tests are busy: patience costs nothing while things go well.
-PATIENCE_S: Final = 30.0
+from support.patience import patient
+
+PATIENCE_S: Final = patient(30.0)
 LOOK_EVERY_S: Final = 0.01
 
 T = TypeVar("T")

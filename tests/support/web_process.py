@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from support.commands import Running
+from support.patience import patient
 
-ANSWER_S = 20.0
+ANSWER_S = patient(20.0)
 
 
 class Answer(NamedTuple):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import socket
 import struct
 
-WAIT_S = 10.0
+from support.patience import patient
+
+WAIT_S = patient(10.0)
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 

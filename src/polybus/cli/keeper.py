@@ -9,6 +9,7 @@ from typing import Final
 from polybus.core.ledger import Line, Ran, Scheduled, ScheduleEntry, Unscheduled
 from polybus.core.model import JobOptions
 from polybus.core.schedules import Run, Schedules
+from polybus.dialects.emqp import identify
 from polybus.errors import ConfigError, StoreError
 from polybus.server.data_dir import DataDir
 from polybus.store.port import Store
@@ -56,7 +57,7 @@ class Keeper:
         missed: str = "late",
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.schedules: Final = Schedules()
+        self.schedules: Final = Schedules(identify=identify)
         self._store = store
         self._timezone = timezone
         self._missed = missed
@@ -69,13 +70,16 @@ class Keeper:
         entry = self._entry_of(message)
         before = self.schedules.get(entry.key)
         entry = self.schedules.add(entry, wall, haste=not message.headers.nohaste)
+        replaced = self.schedules.replaced_by(entry)
         try:
-            self._write([Scheduled(entry)])
+            self._write([Scheduled(entry), *map(Unscheduled, replaced)])
         except StoreError:
             # What is not on disk was not taken.
             self.schedules.remove(entry.key)
             self.schedules.load([before] if before is not None else [])
             raise
+        for key in replaced:
+            self.schedules.remove(key)
 
     def _entry_of(self, message: wire.Schedule) -> ScheduleEntry:
         headers = message.headers
@@ -98,10 +102,14 @@ class Keeper:
         )
 
     def remove(self, message: wire.Unschedule) -> None:
-        key = wire.schedule_hash(message)
-        if self.schedules.get(key) is not None:
-            self._write([Unscheduled(key)])
-            self.schedules.remove(key)
+        """Remove every schedule of the job, in whatever queue it runs."""
+        for job in wire.jobs_to_remove(message):
+            keys = self.schedules.of_job(job)
+            if keys:
+                self._write([Unscheduled(key) for key in keys])
+                for key in keys:
+                    self.schedules.remove(key)
+                return
 
     def next_at(self) -> float:
         return self.schedules.next_at()

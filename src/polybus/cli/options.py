@@ -74,6 +74,16 @@ Address = Annotated[
         "environment (POLYBUS_MDR_CLIENT, POLYBUS_EBUS_PUBLISH and so on), else the default port here.",
     ),
 ]
+Tag = Annotated[
+    str | None,
+    typer.Option(
+        "--tag",
+        metavar="TEXT",
+        help="What stands in frame 0 of our messages (mdr only), if the broker's majordomo.client_tag or "
+        "majordomo.worker_tag was set. Without it POLYBUS_MAJORDOMO_CLIENT_TAG or "
+        "POLYBUS_MAJORDOMO_WORKER_TAG, else MDRC01 or MDRW01.",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat,
     typer.Option(

@@ -12,6 +12,7 @@ from polybus.cli.options import (
     DataDir,
     Dialect,
     Json,
+    Tag,
     Timeout,
     TopicDialect,
     WrongUse,
@@ -40,6 +41,7 @@ def call(
     dialect: Annotated[Dialect, dialect_option("to ask in")] = Dialect.mdr,
     address: Address = None,
     data_dir: DataDir = None,
+    tag: Tag = None,
     timeout: Timeout = 30.0,
     stream: Annotated[
         bool, typer.Option("--stream", help="Print each piece of the answer as it comes, a line each.")
@@ -67,7 +69,7 @@ def call(
     asked = Asked(endpoint, dialect.value, identity, data_dir)
     with (
         ended_by_sigterm(),
-        Client(endpoint, dialect.value, timeout_s=timeout, identity=identity) as client,
+        Client(endpoint, dialect.value, timeout_s=timeout, identity=identity, tag=tag) as client,
     ):
         began = time.perf_counter()
         try:
@@ -126,6 +128,7 @@ def send(
     ] = 0,
     address: Address = None,
     data_dir: DataDir = None,
+    tag: Tag = None,
     timeout: Timeout = 10.0,
     json_: Json = False,
 ) -> None:
@@ -145,7 +148,8 @@ def send(
             f"{dialect.value} has no words for --guarantee, --retries and --time-limit; use --dialect emqp"
         )
     content = _read(body)
-    with Client(_place(dialect, "client", address, data_dir), dialect.value, timeout_s=timeout) as client:
+    endpoint = _place(dialect, "client", address, data_dir)
+    with Client(endpoint, dialect.value, timeout_s=timeout, tag=tag) as client:
         if dialect is Dialect.emqp:
             job = client.submit(service, content, timeout, options=options, wants_reply=False)
             try:

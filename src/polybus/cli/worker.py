@@ -14,6 +14,7 @@ from polybus.cli.options import (
     Json,
     LogFormat,
     LogFormatOption,
+    Tag,
     WrongUse,
     dialect_option,
     examples,
@@ -66,6 +67,7 @@ def worker(
     ] = None,
     data_dir: DataDir = None,
     dialect: Annotated[Dialect, dialect_option("spoken to the broker; jobs want emqp")] = Dialect.emqp,
+    tag: Tag = None,
     prefetch: Annotated[
         int,
         typer.Option(
@@ -121,6 +123,7 @@ def worker(
     cancelled or takes too long costs its own process, nothing else. SIGTERM (or Ctrl-C) gives back what has
     not begun and lets the rest finish, a second one stops at once; SIGHUP replaces the processes one by one.
     """
+    from polybus.client.addresses import tag_for
     from polybus.runtime.pool import Rules
     from polybus.runtime.settings import Settings
     from polybus.runtime.supervisor import Supervisor
@@ -128,11 +131,14 @@ def worker(
 
     # In its children the application comes first: it may have plans of its own for `logging`.
     logs.use(log_format.value, capture_logging=False)
+    # A wrong tag is said before the application is loaded.
+    tag_for(dialect.value, "worker", tag)
     settings = Settings(
         app=app,
         queues=read_queues(queue or []),
         broker=_address(broker, dialect.value, data_dir),
         dialect=dialect.value,
+        tag=tag,
         rules=Rules(processes or os.cpu_count() or 1, prefetch, time_limit, cancel_grace, max_jobs),
         grace_s=grace,
         max_memory=(max_memory or 0) << 20,

@@ -5,6 +5,8 @@ An address is an endpoint (`tcp://host:port`, `ipc://path`, `inproc://name`), `h
 which takes the dialect's default port.  The environment knows, per dialect and role,
 `POLYBUS_MDR_CLIENT`, `POLYBUS_EBUS_PUBLISH` and so on; `EMQ_BROKER_ADDR` for eMQP clients;
 `EBUS_FRONTEND`, `EBUS_BACKEND`, `EBUS_PUB` and `EBUS_SUB` for EBUS.
+
+The request-id draft of Majordomo leaves frame 0 of its commands open.  `tag_for` says what a peer puts there.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from polybus.errors import ConfigError
+from polybus.wire import mdp1, mdp2, mdr
+from polybus.wire.frames import MAX_NAME_BYTES
 
 Role = Literal["client", "worker", "publish", "subscribe"]
 
@@ -36,6 +40,13 @@ _LEGACY: Final = {
     ("ebus", "publish"): "EBUS_PUB",
     ("ebus", "subscribe"): "EBUS_SUB",
 }
+# Frame 0 of the request-id draft: the variable of the broker's own setting, and what stands there by default.
+_TAGS: Final = {
+    "client": ("POLYBUS_MAJORDOMO_CLIENT_TAG", mdr.CLIENT_TAG),
+    "worker": ("POLYBUS_MAJORDOMO_WORKER_TAG", mdr.WORKER_TAG),
+}
+# On the same sockets these begin messages of other dialects.
+_TAGS_OF_OTHERS: Final = frozenset({mdp1.CLIENT_TAG, mdp1.WORKER_TAG, mdp2.CLIENT_TAG, mdp2.WORKER_TAG})
 _ENDPOINT: Final = re.compile(r"(ipc|inproc)://\S+|tcp://(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
@@ -74,6 +85,29 @@ def variables(dialect: str, role: Role) -> list[str]:
     """The environment variables that say where the broker is; the first one wins."""
     names = (f"POLYBUS_{dialect.upper()}_{role.upper()}", _LEGACY.get((dialect, role)))
     return [name for name in names if name]
+
+
+def tag_for(
+    dialect: str, role: Role, tag: str | None = None, environ: Mapping[str, str] | None = None
+) -> bytes:
+    """Frame 0 of everything that a peer of the request-id draft sends: the argument, else the environment,
+    else the default; empty for the other dialects, whose documents say what stands there."""
+    if dialect != "mdr":
+        if tag is not None:
+            raise ConfigError(f"tag is {tag!r} and the dialect {dialect}: only mdr has a tag that can be set")
+        return b""
+    variable, default = _TAGS[role]
+    env = os.environ if environ is None else environ
+    what = variable if tag is None else "tag"
+    text = env.get(variable) if tag is None else tag
+    if text is None:
+        return default
+    chosen = text.encode()
+    if not 1 <= len(chosen) <= MAX_NAME_BYTES:
+        raise ConfigError(f"{what} has {len(chosen)} bytes; allowed are 1 to {MAX_NAME_BYTES}")
+    if chosen in _TAGS_OF_OTHERS:
+        raise ConfigError(f"{what} is {text!r}, which is the tag of another dialect on the same sockets")
+    return chosen
 
 
 def is_endpoint(text: str) -> bool:

@@ -221,8 +221,10 @@ class AsyncClient(BaseClient):
                 self._lines.send([(0, message)])
                 self._watcher().ask()
             else:
-                await joined(publisher, timeout_s)
-                await sent(publisher, message, timeout_s)
+                # Another task may find meanwhile that the broker is lost.
+                with publisher.using():
+                    await joined(publisher, timeout_s)
+                    await sent(publisher, message, timeout_s)
 
     async def subscribe(self, *prefixes: str) -> AsyncIterator[tuple[str, bytes]]:
         """What is published from now on under these prefixes (all, if there are none)."""

@@ -43,12 +43,21 @@ class AsyncWorker:
         credit: int = DEFAULT_CREDIT,
         weights: Mapping[str, int] | None = None,
         context: zmq.Context[Any] | None = None,
+        tag: str | None = None,
     ) -> None:
         self._handlers: Final = {name.encode(): handler for name, handler in services.items()}
         self._tracing: Final = tracing()
         takes_context = self._tracing is not None
         self._hub: Final = Hub(
-            list(services), address, dialect, credit, weights, (), context, takes_context=takes_context
+            list(services),
+            address,
+            dialect,
+            credit,
+            weights,
+            (),
+            context,
+            takes_context=takes_context,
+            tag=tag,
         )
         self._hub.reopening = self._reopening
         self._watch: Watch | None = None

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from polybus.client.addresses import check_dialect
+from polybus.client.addresses import check_dialect, tag_for
 from polybus.client.asking import Asking
 from polybus.client.handlers import Handler, Request, takes_request
 from polybus.client.jobs import Job
@@ -51,14 +51,28 @@ class JobDecorator(Protocol):
 class Bus(Asking):
     """Services and jobs, and the broker that they are offered to.
 
-    `timeout_s` is how long the broker may take to answer: to send a receipt, not to run a job.
+    `timeout_s` is how long the broker may take to answer: to send a receipt, not to run a job.  `client_tag`
+    and `worker_tag` are the broker's settings of these names, if they were set (mdr).
     """
 
     # Whether a worker process is importing an application.
     is_loading: ClassVar[bool] = False
 
-    def __init__(self, address: str | None = None, dialect: str = "mdr", *, timeout_s: float = 30.0) -> None:
-        super().__init__(address, check_dialect(dialect), timeout_s)
+    def __init__(
+        self,
+        address: str | None = None,
+        dialect: str = "mdr",
+        *,
+        timeout_s: float = 30.0,
+        client_tag: str | None = None,
+        worker_tag: str | None = None,
+    ) -> None:
+        super().__init__(address, check_dialect(dialect), timeout_s, client_tag)
+        # A wrong tag is said here, and not with the first call.
+        tag_for(dialect, "client", client_tag)
+        tag_for(dialect, "worker", worker_tag)
+        #: What workers of this application put into frame 0; None leaves it to the environment.
+        self.worker_tag: Final = worker_tag
         self.services: Final[dict[str, Handler]] = {}
         self.weights: Final[dict[str, int]] = {}
         #: The jobs by their names; a worker runs these and nothing else.
@@ -87,7 +101,14 @@ class Bus(Asking):
         """A worker for all services of this bus."""
         if self.jobs and not self.services:
             raise ConfigError("this bus has jobs and no services; 'polybus worker module:bus' runs its jobs")
-        return Worker(self.services, self.address, self.dialect, credit=credit, weights=self.weights)
+        return Worker(
+            self.services,
+            self.address,
+            self.dialect,
+            credit=credit,
+            weights=self.weights,
+            tag=self.worker_tag,
+        )
 
     def run(self, *, credit: int = DEFAULT_CREDIT) -> None:
         """Serve until `stop`, or Ctrl-C, after which the program ends with status 130 as others do.

@@ -36,10 +36,13 @@ MANY: Final = "many queues"
 class Asking:
     """Connections to one broker, and the questions that need no job at hand."""
 
-    def __init__(self, address: str | None, dialect: str, timeout_s: float) -> None:
+    def __init__(
+        self, address: str | None, dialect: str, timeout_s: float, client_tag: str | None = None
+    ) -> None:
         self.address: Final = address
         self.dialect: Final = dialect
         self.timeout_s: Final = timeout_s
+        self._client_tag: Final = client_tag
         self.desk: Desk = ThreadDesk(self._new_client)
         self._adesk: AsyncDesk | None = None
         # Where the broker was when it was last looked for.
@@ -50,7 +53,7 @@ class Asking:
 
     def client(self, **settings: Any) -> Client:
         """A client for the same broker; takes what `Client` takes."""
-        return Client(self.address, self.dialect, **settings)
+        return Client(self.address, self.dialect, **{"tag": self._client_tag, **settings})
 
     def sending(self, queue: str) -> AbstractContextManager[Any]:
         """While jobs are sent: a span, if somebody traces this program. The broker learns of it."""
@@ -230,12 +233,17 @@ class Asking:
 
     def _connected(self, kind: type[C]) -> C:
         """A connection of a thread or of a loop. While the broker is away it goes to where it was."""
+        settings: dict[str, Any] = {
+            "timeout_s": self.timeout_s,
+            "window": WINDOW,
+            "tag": self._client_tag,
+        }
         try:
-            client = kind(self.address, self.dialect, timeout_s=self.timeout_s, window=WINDOW)
+            client = kind(self.address, self.dialect, **settings)
         except ConnectionLost:
             if self._seen_at is None:
                 raise
-            client = kind(self._seen_at, self.dialect, timeout_s=self.timeout_s, window=WINDOW)
+            client = kind(self._seen_at, self.dialect, **settings)
         self._seen_at = client.endpoint
         return client
 

@@ -6,10 +6,11 @@ import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
+from weakref import WeakSet
 
 import zmq
 
-from polybus.client.addresses import Role, check_dialect
+from polybus.client.addresses import Role, check_dialect, tag_for
 from polybus.client.brain import Body, Brain, Ticket, body_frames
 from polybus.client.discovery import Finder
 from polybus.client.lines import Lines
@@ -40,8 +41,10 @@ class BaseClient:
         publish_address: str | None = None,
         subscribe_address: str | None = None,
         context: zmq.Context[Any] | None = None,
+        tag: str | None = None,
     ) -> None:
         self.dialect: Final = check_dialect(dialect)
+        frame_0 = tag_for(dialect, "client", tag)
         self._finder: Final = Finder()
         self.endpoint: Final = self._finder.endpoint(dialect, "client", address)
         self.timeout_s: Final = timeout_s
@@ -53,8 +56,9 @@ class BaseClient:
         self._publish_address = publish_address
         self._subscribe_address = subscribe_address
         self._context = context or zmq.Context.instance()
-        self._brain = Brain(client_session(dialect), window, tracing=tracing())
+        self._brain = Brain(client_session(dialect, frame_0), window, tracing=tracing())
         self._publisher: Publisher | None = None
+        self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._lines = Lines(1, context=self._context)
         self._lines.open(0, self.endpoint, self._identity)
         self._closed = False
@@ -104,11 +108,21 @@ class BaseClient:
             if not brain.session.has_ids:
                 self._identity = new_identity()
             self._reopening()
+            if self.dialect == "ebus":
+                self._retire_topics()
             self._lines.open(0, self.endpoint, self._identity)
             brain.restarted(time.monotonic())
         if brain.outbox:
             outbox, brain.outbox = brain.outbox, []
             self._lines.send(outbox)
+
+    def _retire_topics(self) -> None:
+        """Close the other sockets, too (EBUS-9, EBUS-10). They are opened anew when they are needed."""
+        if self._publisher is not None:
+            self._publisher.retire()
+            self._publisher = None
+        for subscription in list(self._subscriptions):
+            subscription.retire()
 
     def _reopening(self) -> None:
         """The socket is about to be replaced; an event loop must not watch its descriptor any longer."""
@@ -137,7 +151,9 @@ class BaseClient:
         check_topics(self.dialect)
         address = self._subscribe_address or _host_of(self._address)
         endpoint = self._finder.endpoint(self.dialect, "subscribe", address)
-        return Subscription(self.dialect, prefixes, endpoint, self._context)
+        subscription = Subscription(self.dialect, prefixes, endpoint, self._context)
+        self._subscriptions.add(subscription)
+        return subscription
 
     def _close(self, linger_s: float) -> None:
         if not self._closed:

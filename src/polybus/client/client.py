@@ -65,7 +65,8 @@ class Client(BaseClient):
     `address` is an endpoint, a host, or None for the environment and the dialect's default; `dialect` is
     one of mdr, mdp1, mdp2, ebus, emqp, dbp.  `timeout_s` is how long a call may take unless it says
     otherwise, `window` how many requests may be open at once.  `identity` makes the broker know this
-    client again after a restart of the program; no two clients may have the same.
+    client again after a restart of the program; no two clients may have the same.  `tag` is what clients
+    put into frame 0 of their requests at this broker, if its `majordomo.client_tag` was set (mdr).
     """
 
     def call(

@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import zmq
 
-from polybus.client.addresses import check_dialect
+from polybus.client.addresses import check_dialect, tag_for
 from polybus.client.base import new_identity
 from polybus.client.discovery import Finder
 from polybus.client.handlers import Request
 from polybus.client.lines import Lines
+from polybus.client.packets import Packets
 from polybus.client.sessions import worker_sessions
 from polybus.client.sessions.dbp import DbpWorker
 from polybus.client.sessions.port import (
@@ -58,6 +59,7 @@ class Hub:
         context: zmq.Context[Any] | None = None,
         holding: Callable[[], Sequence[bytes]] | None = None,
         takes_context: bool = False,
+        tag: str | None = None,
     ) -> None:
         if not services:
             raise ConfigError("a worker needs at least one service")
@@ -72,10 +74,12 @@ class Hub:
         prefix = os.urandom(6).hex().encode()
         names = [service_name(name) for name in services]
         self.sessions: Final[list[WorkerSession]] = worker_sessions(
-            dialect, names, credit, by_name, prefix, holding
+            dialect, names, credit, by_name, prefix, holding, tag_for(dialect, "worker", tag)
         )
         # Whether the broker is to say where requests come from; the others have no room for it.
         self._announces: Final = takes_context and dialect in ANNOUNCING
+        # Sockets for heartbeats in datagrams, by session (DBP).
+        self._packets: Final[dict[int, Packets]] = {}
         self._tell_address()
         self.lines: Final = Lines(len(self.sessions), fds, context)
         self.inbox: deque[Request] = deque()
@@ -96,9 +100,11 @@ class Hub:
 
     def _tell_address(self) -> None:
         host, _, port = self.endpoint.removeprefix("tcp://").rpartition(":")
-        for session in self.sessions:
+        for at, session in enumerate(self.sessions):
             if isinstance(session, DbpWorker) and self.endpoint.startswith("tcp://"):
                 session.reached_at(host.strip("[]"), int(port))
+                self._packets[at] = Packets(host)
+                session.beats_from(self._packets[at].ip)
 
     def search(self) -> None:
         """Look once more for a bus that was not there; takes seconds."""
@@ -151,6 +157,8 @@ class Hub:
                 if now >= again_at:
                     self._begin(at, now)
                 continue
+            if self._packets:
+                self._hear_packets(at, session, now)
             for message in session.pending():
                 self.outbox.append((at, message))
             if session.is_lost(now):
@@ -161,8 +169,18 @@ class Hub:
             else:
                 for message in session.tick(now):
                     self.outbox.append((at, message))
+                if self._packets and isinstance(session, DbpWorker):
+                    self._packets[at].send(session.packets())
         self.flush()
         return bool(batch)
+
+    def _hear_packets(self, at: int, session: WorkerSession, now: float) -> None:
+        if isinstance(session, DbpWorker):
+            packets = self._packets[at]
+            packets.agree(session.packet_port, session.broadcast_port)
+            for packet in packets.receive():
+                for event in session.hear_packet(packet, now):
+                    self._other(at, event, now)
 
     def _other(self, at: int, event: WorkerEvent, now: float) -> None:
         match event:
@@ -189,6 +207,10 @@ class Hub:
         session = self.sessions[at]
         if now - session.began_at > MAX_RESTART_S:
             self._pause_s[at] = RESTART_S
+        if session.hangs_up:
+            self.reopening()
+            self.lines.hang_up(at)
+            self.outbox = [entry for entry in self.outbox if entry[0] != at]
         self._again_at[at] = now + self._pause_s[at]
         self._pause_s[at] = min(self._pause_s[at] * 2, MAX_RESTART_S)
 
@@ -209,18 +231,22 @@ class Hub:
 
     def reply(self, request: Request, body: list[Any]) -> None:
         at = request.line
-        for message in self.sessions[at].reply(request.token, body):
-            self.outbox.append((at, message))
+        self._say(at, self.sessions[at].reply(request.token, body))
         self._held[at].pop(request.token, None)
 
     def part(self, request: Request, body: list[Any]) -> None:
-        for message in self.sessions[request.line].part(request.token, body):
-            self.outbox.append((request.line, message))
+        self._say(request.line, self.sessions[request.line].part(request.token, body))
 
     def fail(self, request: Request, reason: str, rejected: bool) -> None:
-        for message in self.sessions[request.line].fail(request.token, reason, rejected):
-            self.outbox.append((request.line, message))
+        self._say(request.line, self.sessions[request.line].fail(request.token, reason, rejected))
         self._held[request.line].pop(request.token, None)
+
+    def _say(self, at: int, messages: list[Message]) -> None:
+        if self._again_at[at] is not None and self.sessions[at].hangs_up:
+            # There is no connection, and the broker has given the work to others.
+            return
+        for message in messages:
+            self.outbox.append((at, message))
 
     def close(self) -> None:
         """Say goodbye where somebody listens, and let go of the sockets."""
@@ -229,3 +255,5 @@ class Hub:
                 self.outbox += [(at, message) for message in session.goodbye()]
         self.flush()
         self.lines.close(linger_s=0.2)
+        for packets in self._packets.values():
+            packets.close()

@@ -48,6 +48,14 @@ class Lines:
         self._cut = [False] * count
         self._pump: Pump | None = None
 
+    def hang_up(self, at: int) -> None:
+        """Close a line until it is opened again. An unconnected socket keeps its place in the pump."""
+        self._close(at, linger_ms=0)
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        self._sockets[at], self._monitors[at] = socket, socket.get_monitor_socket(_WATCHED)
+        self._cut[at] = False
+
     def open(self, at: int, endpoint: str, identity: bytes) -> None:
         """Connect a line, on a new socket."""
         self._close(at, linger_ms=0)

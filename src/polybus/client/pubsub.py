@@ -5,13 +5,18 @@ broker is gone, and when there is no room.  So an XPUB is used, which says all o
 waits until it can be sent.  eMQP
 publishes with a command to the broker; there the message goes through the client's own connection, or a
 second one to the publishing port.
+
+An EBUS peer closes all its sockets when its conversation with the broker has ended (EBUS-9, EBUS-10), so its
+client retires these, too: a publisher is closed, a subscription goes on with a new socket.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import zmq
@@ -31,6 +36,8 @@ SUBSCRIBED: Final = b"\x01"
 ROOM_MS: Final = 20
 # A Ctrl-C that comes just before libzmq begins to wait does not wake it: no wait is longer than this.
 SIGNALS_S: Final = 0.5
+# How long libzmq goes on sending what a socket still holds that is replaced.
+RETIRE_S: Final = 1.0
 
 
 def check_topics(dialect: str) -> None:
@@ -59,6 +66,9 @@ class Publisher:
         self._endpoint = endpoint_for(dialect, "publish", address)
         self._listens = dialect == "ebus"
         self._waits = self._listens
+        # How many publications are on their way, and whether the socket is closed after the last of them.
+        self._users = 0
+        self._retired = False
         self._socket: zmq.Socket[bytes] = context.socket(zmq.XPUB if self._listens else zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         if self._listens:
@@ -113,6 +123,23 @@ class Publisher:
             f"the broker at {self._endpoint} took no publication for {timeout_s:g} s; is it busy, or stopped?"
         )
 
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Keeps the socket open while something is published, even if it is retired meanwhile."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._retired:
+                self.retire()
+
+    def retire(self) -> None:
+        """The conversation with the broker is over: close the socket, after what is just being published."""
+        self._retired = True
+        if not self._users:
+            self.close(RETIRE_S)
+
     def close(self, linger_s: float) -> None:
         self._socket.close(int(linger_s * 1000))
 
@@ -129,34 +156,70 @@ class Subscription:
         check_topics(dialect)
         self._dialect = dialect
         self.invalid = 0
-        self._socket: zmq.Socket[bytes] = context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
-        for prefix in prefixes or ("",):
-            self._socket.setsockopt(zmq.SUBSCRIBE, prefix.encode())
-        _connect(self._socket, endpoint_for(dialect, "subscribe", address))
+        self._prefixes = [prefix.encode() for prefix in prefixes or ("",)]
+        self._endpoint = endpoint_for(dialect, "subscribe", address)
+        self._context = context
+        # What had arrived on a socket that was replaced.
+        self._arrived: deque[list[bytes]] = deque()
+        self._retired = False
+        # Wakes up an event loop that waits for this subscription.
+        self.wake: Callable[[], None] = lambda: None
+        self._socket = self._open()
+
+    def _open(self) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, RECEIVE_HWM)
+        for prefix in self._prefixes:
+            socket.setsockopt(zmq.SUBSCRIBE, prefix)
+        _connect(socket, self._endpoint)
+        return socket
+
+    def retire(self) -> None:
+        """The conversation with the broker is over: whoever reads this subscription replaces the socket.
+
+        The reader may be another thread, and a socket belongs to one.
+        """
+        self._retired = True
+        self.wake()
+
+    @property
+    def is_retired(self) -> bool:
+        return self._retired and not self._socket.closed
+
+    def renew(self) -> None:
+        """Go on with a new socket. What the old one had received is still handed out."""
+        self._retired = False
+        while len(self._arrived) < RECEIVE_HWM and self._socket.poll(0, zmq.POLLIN):
+            self._arrived.append(self._socket.recv_multipart())
+        self._socket.close(0)
+        self._socket = self._open()
 
     def get(self, timeout_s: float = math.inf) -> tuple[str, bytes] | None:
         """The next publication, or None if none came in time."""
         until = time.monotonic() + timeout_s
         while True:
+            if self.is_retired:
+                self.renew()
+            found = self.take()
             left_s = until - time.monotonic()
-            wait_ms = max(0, math.ceil(min(left_s, SIGNALS_S) * 1000))
-            if self._socket.poll(wait_ms, zmq.POLLIN):
-                found = self.take()
-                if found is not None:
-                    return found
-            elif left_s <= SIGNALS_S:
-                return None
+            if found is not None or left_s <= 0:
+                return found
+            self._socket.poll(math.ceil(min(left_s, SIGNALS_S) * 1000), zmq.POLLIN)
 
     def take(self) -> tuple[str, bytes] | None:
         """A publication that has arrived already, if there is one."""
-        while self._socket.poll(0, zmq.POLLIN):
+        while True:
+            if self._arrived:
+                frames = self._arrived.popleft()
+            elif self._socket.poll(0, zmq.POLLIN):
+                frames = self._socket.recv_multipart()
+            else:
+                return None
             try:
-                return read_publication(self._dialect, self._socket.recv_multipart())
+                return read_publication(self._dialect, frames)
             except RemoteProtocolError:
                 self.invalid += 1
-        return None
 
     @property
     def fd(self) -> int:

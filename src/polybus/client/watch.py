@@ -83,15 +83,22 @@ class Watch:
 async def publications(subscription: Subscription) -> AsyncIterator[tuple[str, bytes]]:
     loop = asyncio.get_running_loop()
     fired = asyncio.Event()
-    loop.add_reader(subscription.fd, fired.set)
+    subscription.wake = fired.set
+    fd = subscription.fd
+    loop.add_reader(fd, fired.set)
     try:
         while True:
             fired.clear()
+            if subscription.is_retired:
+                loop.remove_reader(fd)
+                subscription.renew()
+                fd = subscription.fd
+                loop.add_reader(fd, fired.set)
             while (publication := subscription.take()) is not None:
                 yield publication
             await fired.wait()
     finally:
-        loop.remove_reader(subscription.fd)
+        loop.remove_reader(fd)
 
 
 async def joined(publisher: Publisher, timeout_s: float) -> None:

@@ -43,7 +43,8 @@ class Worker:
     """Serves `services`, a mapping from name to handler, until `stop` is called.
 
     `credit` is how many requests the broker may hand over before the first is answered; a worker whose
-    requests take long is better off with 1.  `weights` say which queue comes first (eMQP).
+    requests take long is better off with 1.  `weights` say which queue comes first (eMQP).  `tag` is what
+    workers put into frame 0 of their commands at this broker, if its `majordomo.worker_tag` was set (mdr).
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Worker:
         credit: int = DEFAULT_CREDIT,
         weights: Mapping[str, int] | None = None,
         context: zmq.Context[Any] | None = None,
+        tag: str | None = None,
     ) -> None:
         self._handlers: Final = {name.encode(): handler for name, handler in services.items()}
         self._tracing: Final = tracing()
@@ -71,6 +73,7 @@ class Worker:
                 (self._wake_r,),
                 context,
                 takes_context=self._tracing is not None,
+                tag=tag,
             )
         except BaseException:
             self._close_pipe()

@@ -64,7 +64,7 @@ class EbusSettings(Struct, frozen=True, forbid_unknown_fields=True):
     # Requests at once for a worker that names no credit: EBUS has no word for it, and upstream workers take
     # whatever comes.
     worker_credit: Count = 100
-    # Send the document's form where the public implementation's is another.
+    # Send the document's tables and nothing else. Peers of the public implementation do not read them.
     strict: bool = False
 
 
@@ -90,6 +90,8 @@ class EmqpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     expiry_s: SecondsOrNever = 0.0
     # Where jobs go whose queue has no workers, if this one has some.
     default_queue: str = "default"
+    # Where DISCONNECT stops the broker: on the admin port alone, or on those of clients and workers as well.
+    disconnect: Literal["admin", "any"] = "admin"
     # Send the document's form where the public implementation's is another.
     strict: bool = False
 
@@ -115,6 +117,9 @@ class DbpSettings(Struct, frozen=True, forbid_unknown_fields=True):
     port: Port = 5246
     # The UDP port for heartbeats; empty: the same number as `port`.
     udp: Port = ""
+    # The UDP port on which nodes listen for the broker's heartbeats, which go where the beacon goes; 0: none
+    # are broadcast. It is not the beacon's: upstream's nodes take whatever comes there for a beacon.
+    broadcast_port: Annotated[int, Meta(ge=0, le=65535)] = 5247
     # A node is gone after this many missed heartbeats, asked in between.
     liveness: Annotated[int, Meta(ge=3, le=5)] = 4
     # Nodes that name no heartbeat are asked this often whether they are there; 0: never, they stay for ever.

@@ -219,6 +219,10 @@ class Beckon(Struct, frozen=True):
     ended: bool
 
 
+class BroadcastBeat(Struct, frozen=True):
+    """Show by a datagram to everybody that we are there."""
+
+
 class Forget(Struct, frozen=True):
     """A node is no longer in the catalog."""
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from polybus.core import events, ledger
+from polybus.core import events, holders, ledger
 from polybus.core.actions import Stop
 from polybus.core.dispatching import flow, line_up, place, refile, requeue, slot_back
-from polybus.core.durable import note_attempt, peer_text
-from polybus.core.lifecycle import CLAIM, FAIL, QUEUE, TERMINAL, WAIT, RequestState
+from polybus.core.durable import note_attempt
+from polybus.core.lifecycle import FAIL, QUEUE, TERMINAL, WAIT, RequestState
 from polybus.core.model import Body, Reason
 from polybus.core.records import Alarm, Request, Service, Worker
 from polybus.core.requests import end, held_by, late
@@ -23,18 +23,23 @@ from polybus.core.requests import end, held_by, late
 if TYPE_CHECKING:
     from polybus.core.tables import Tables
 
+# Where a request is that a worker may have without our knowing.
+_CLAIMABLE = (RequestState.ORPHANED, RequestState.QUEUED, RequestState.SUSPENDED)
+
 
 # -- failed -----------------------------------------------------------------------------------
 
 
 def on_failure(bus: Tables, event: events.Failure, now: float) -> None:
-    worker, request = held_by(bus, event.worker, event.token, now)
+    worker, request = held_by(bus, event.worker, event.token, now, failed=True)
     if worker is None:
         late(bus, event.worker, event.token, now)
         return
     if request is None:
         return
     worker.inflight.pop(request.token, None)
+    if bus.holders:
+        holders.forget_one(bus, request.token, worker)
     worker.done += 1
     if request.state in TERMINAL:
         late(bus, event.worker, event.token, now)
@@ -114,46 +119,71 @@ def _leave_worker(bus: Tables, request: Request) -> None:
 
 
 def take_back(
-    bus: Tables, worker: Worker, why: str, now: float, kept: tuple[bytes, ...] = ()
+    bus: Tables, worker: Worker, why: str, now: float, kept: tuple[bytes, ...] = (), silent: bool = False
 ) -> Iterable[Service]:
     """Queue again, at the front, what a lost worker held. The services that have work again.
 
-    What the worker has in fact `kept` costs no attempt: it will claim it in a moment.
+    What the worker has in fact `kept` costs no attempt: it will claim it in a moment.  A worker that only
+    went `silent` may still answer what it has.
     """
     # A dict, because a set of them has no order: the same events shall always have the same effects.
     waiting: dict[Service, None] = {}
     claimed = frozenset(kept)
     for request in reversed(worker.inflight.values()):
-        if request.state in TERMINAL or request.worker is not worker:
+        if request.state in TERMINAL:
+            continue
+        # Who was silent with it before lost it then.
+        is_new_loss = request.token not in claimed and not holders.is_remembered(bus, request, worker)
+        if silent:
+            holders.remember(bus, request, worker)
+        elif bus.holders:
+            holders.forget_one(bus, request.token, worker)
+        if request.worker is not worker:
             continue
         waiting[request.service] = None
-        if request.token not in claimed:
+        if is_new_loss:
             note_attempt(bus, request, Reason.WORKER_LOST, why, now)
-            if _give_up(bus, request, why, now):
-                continue
-        requeue(bus, request, why, now)
-    worker.inflight.clear()
+        if request.token in claimed or not _give_up(bus, request, why, now):
+            requeue(bus, request, why, now)
+        other = holders.present(bus, request) if bus.holders else None
+        if other is not None:
+            holders.take_up(bus, request, other, now)
+    if not silent:
+        worker.inflight.clear()
     return waiting
 
 
 def requeue_one(bus: Tables, worker: Worker, token: bytes, why: str, now: float) -> None:
     """Queue again one request that a worker never got; it costs no attempt."""
     request = worker.inflight.pop(token, None)
+    if bus.holders:
+        holders.forget_one(bus, token, worker)
     if request is not None and request.state not in TERMINAL and request.worker is worker:
         request.attempt -= 1
         requeue(bus, request, why, now)
 
 
 def _give_up(bus: Tables, request: Request, why: str, now: float) -> bool:
-    """Whether a request has cost too many workers."""
+    """Whether a request has cost too many workers: it waits for those that may still answer, or fails."""
     # Attempts that failed did not cost a worker, nor did a broker that was restarted meanwhile.
     lost = ledger.losses_in(request.history) if request.history else request.attempt
     if lost < bus.limits.attempts:
         return False
+    if holders.can_be_reached(bus, request):
+        holders.suspend(bus, request, why, now)
+    else:
+        fail_as_lost(bus, request, why, now)
+    return True
+
+
+def fail_as_lost(bus: Tables, request: Request, why: str, now: float) -> None:
+    """Too many workers were lost with a request, and none of them can answer it any more."""
+    lost = ledger.losses_in(request.history) if request.history else request.attempt
     detail = f"{lost} workers were lost while they had it, the last one: {why}"
+    if request.state is RequestState.SUSPENDED:
+        request.service.waiting -= 1
     bus.counters.failed += 1
     end(bus, request, FAIL, Reason.WORKER_LOST, detail, [], now)
-    return True
 
 
 # -- alarms -----------------------------------------------------------------------------------
@@ -219,35 +249,7 @@ def claim(bus: Tables, worker: Worker, tokens: tuple[bytes, ...], now: float) ->
         request = bus.patient.get(token) or bus.prompt.get(token)
         if request is not None and request.worker is worker:
             continue
-        if (
-            request is None
-            or request.state not in (RequestState.ORPHANED, RequestState.QUEUED)
-            or request.service not in worker.offers
-        ):
+        if request is None or request.state not in _CLAIMABLE or request.service not in worker.offers:
             bus.actions.append(Stop(worker, token))
             continue
-        adopt(bus, request, worker, now)
-
-
-def adopt(bus: Tables, request: Request, worker: Worker, now: float) -> None:
-    """Let a worker have a request that it has already."""
-    was_queued = request.state is RequestState.QUEUED
-    request.state = CLAIM[request.state]
-    if was_queued:
-        request.service.queue.take_out(request)
-        request.service.running += 1
-    request.worker = worker
-    request.dispatched_at = now
-    # That it was started may not have been written down.
-    request.attempt = max(1, request.attempt)
-    worker.inflight[request.token] = request
-    if not worker.grants_slots:
-        worker.free -= 1
-    if request.alarm is not None:
-        bus.alarms.clear(request.alarm)
-    if request.options.timeout_s:
-        set_alarm(bus, request, now + request.options.timeout_s + bus.limits.timeout_grace_s)
-    if request.durable:
-        request.is_start_noted = True
-        bus.lines.append(ledger.Started(request.token, request.attempt, peer_text(worker.address)))
-    bus.observe_request("claimed", request, now)
+        holders.adopt(bus, request, worker, now)

@@ -109,6 +109,9 @@ class Bridging:
         bus = self._bus
         bus.observe("bridge_up", now, worker=worker.address, worker_voice=worker.voice, service=name.encode())
 
+    def is_neighbour(self, worker: Worker) -> bool:
+        return worker in self._names
+
     def left(self, worker: Worker, why: str, now: float) -> None:
         """A worker is gone, of our own or a neighbour."""
         name = self._names.pop(worker, None)

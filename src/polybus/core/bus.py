@@ -10,7 +10,7 @@ is in `requests`, `workers`, `topics` and `catalog`; the table `HANDLERS` joins 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polybus.core import (
     attempts,
@@ -36,9 +36,6 @@ from polybus.core import (
 from polybus.core.model import Address, Body, Limits, Worker
 from polybus.core.tables import Tables
 
-if TYPE_CHECKING:
-    from polybus.core.bridging import Bridging
-
 
 class Bus(Tables):
     """One routing core. Not thread-safe: one thread owns it."""
@@ -50,8 +47,6 @@ class Bus(Tables):
         self.member_ended = flows.member_ended
         self.book = scheduling.Book()
         self.last = last_values.LastValues()
-        # Other brokers, if this one has a bridge.
-        self.bridging: Bridging | None = None
         self.catalog = leases.Catalog()
         # Workers that were dialled, by endpoint.
         self.dialled_at: dict[str, dict[Worker, None]] = {}
@@ -66,7 +61,8 @@ class Bus(Tables):
         HANDLERS[type(event)](self, event, now)
 
     def next_at(self, now: float) -> float:
-        at = min(Tables.next_at(self, now), self.book.due_at, self.catalog.claims_at)
+        catalog = self.catalog
+        at = min(Tables.next_at(self, now), self.book.due_at, catalog.claims_at, catalog.broadcast_at)
         return at if self.bridging is None else min(at, self.bridging.next_at)
 
 
@@ -84,6 +80,7 @@ def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
     workers.watch_due(bus, now)
     leases.look_due(bus, now)
     catalog.settle_claims(bus, now)
+    leases.broadcast_due(bus, now)
     requests.look_whether_dry(bus)
     last_values.note_due(bus, now)
     if bus.bridging is not None:

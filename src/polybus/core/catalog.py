@@ -5,11 +5,19 @@ it is still registered after a restart of the broker.  How a lease is kept and h
 
 One name belongs to one node.  Who registers a name that is taken
 
-- gets it if it is the same node come back: the same connection, or the same ip and port in its entry.  If the
-  holder has another conversation with us, it is asked first, because there may be a second node behind the
-  same address.  If it speaks up before its next beat is overdue, it keeps its name;
+- gets it if it is the same node come back: the same connection, or the same ip and port in its entry.  If
+  calls would go to another connection than before, the holder is asked first, because anybody can name the
+  address of another.  If it speaks up before its next beat is overdue, it keeps its name;
 - gets it if the holder is late or gone;
 - is refused otherwise, with the reason and the holder's address.  A node that lives keeps its name.
+
+Only the connection that registered a name speaks for it.  Another one
+
+- cannot keep the node alive: its heartbeat is answered with the end of its conversation;
+- cannot change or end a registration while the registering connection is open;
+- can change the description of a node whose registering connection is closed, because the original
+  implementation registers on a socket that it closes.  It cannot change where calls go.  If it says goodbye
+  for such a node, the node is asked at its registered address, and leaves if it does not answer.
 
 A node that can be called is also a worker, and the two go together: the lease brings the worker up
 and takes it down, and whatever is heard from the one counts for the other.
@@ -24,12 +32,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polybus.core import events, leases, workers
-from polybus.core.actions import UNKNOWN_WORKER, Acknowledge, Approve, Deny, Dismiss
+from polybus.core.actions import UNKNOWN_WORKER, Acknowledge, Approve, Ask, Deny, Dismiss
 from polybus.core.intake import BUILT_IN
 from polybus.core.leases import MISSED_BEATS as MISSED_BEATS
-from polybus.core.leases import Claim, is_mute, worker_of
+from polybus.core.leases import Claim, Unproven, is_mute, worker_of
 from polybus.core.ledger import NodeEntry, Registered
-from polybus.core.model import Node
+from polybus.core.model import Address, Node
 from polybus.core.tables import NO_STORE
 
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ def on_register(bus: Bus, event: events.Register, now: float) -> None:
     reasons = _why_not(bus, event, held, now)
     if reasons:
         _deny(bus, event, reasons, now)
-    elif held is not None and _has_other_conversation(held, event) and leases.is_alive(held, now):
+    elif held is not None and _would_be_called_elsewhere(held, event) and leases.is_alive(held, now):
         until = max(now + leases.NOTICE_S, leases.seen_at(held) + held.heartbeat_s * leases.LATE)
         bus.catalog.claims[event.name] = Claim(event, now, until, now + leases.NOTICE_S)
         bus.catalog.claims_at = min(bus.catalog.claims_at, now + leases.NOTICE_S)
@@ -82,9 +90,15 @@ def _same_node(held: Node, event: events.Register) -> bool:
     return bool(here.get("ip")) and (here.get("ip"), here.get("port")) == (there.get("ip"), there.get("port"))
 
 
-def _has_other_conversation(held: Node, event: events.Register) -> bool:
+def _would_be_called_elsewhere(held: Node, event: events.Register) -> bool:
+    """Whether calls would go to another connection than now. Anybody can name the address of a node, so the
+    node is asked first."""
     worker = worker_of(held)
-    return worker is not None and not worker.endpoint and worker.address != event.node
+    if worker is None:
+        return False
+    if not worker.endpoint:
+        return worker.address != event.node
+    return event.serves is not None and event.serves.endpoint != worker.endpoint
 
 
 def _deny(bus: Bus, event: events.Register, reasons: list[str], now: float) -> None:
@@ -94,10 +108,11 @@ def _deny(bus: Bus, event: events.Register, reasons: list[str], now: float) -> N
 
 
 def settle_claims(bus: Bus, now: float) -> None:
-    """Decide who gets a name whose holder was asked."""
+    """Decide who gets a name whose holder was asked, and what becomes of unproven messages."""
     catalog = bus.catalog
     if now < catalog.claims_at:
         return
+    _settle_unproven(bus, now)
     for name, claim in list(catalog.claims.items()):
         held = bus.nodes.get(name)
         if held is not None and worker_of(held) is not None:
@@ -112,7 +127,7 @@ def settle_claims(bus: Bus, now: float) -> None:
                     leases.ask_now(bus, held, now)
                 continue
         _grant(bus, claim, held, now)
-    catalog.claims_at = now + leases.NOTICE_S if catalog.claims else inf
+    catalog.claims_at = now + leases.NOTICE_S if catalog.claims or catalog.unproven else inf
 
 
 def _grant(bus: Bus, claim: Claim, held: Node | None, now: float) -> None:
@@ -186,6 +201,7 @@ def restore(bus: Bus, entries: Iterable[NodeEntry], revive: Revive, now: float) 
             continue
         node = _node(event, now)
         node.registered_at = entry.registered_at - bus.wall_offset
+        node.unplugged = True
         bus.nodes[entry.name] = node
         leases.watch(bus, node, now)
         if node.serves is not None and node.serves.endpoint:
@@ -200,7 +216,16 @@ def on_update(bus: Bus, event: events.UpdateNode, now: float) -> None:
     if node is None:
         reason = f"no node is registered as {event.name.decode(errors='replace')!r}; register first"
         bus.actions.append(Deny(event.node, event.voice, event.name, (reason,)))
-        return
+    elif not _speaks_for(node, event.node):
+        _doubt(bus, node, event, now)
+    elif event.missing:
+        _refuse(bus, event, event.missing, now)
+    else:
+        _update(bus, node, event, now)
+
+
+def _update(bus: Bus, node: Node, event: events.UpdateNode, now: float) -> None:
+    node.unplugged = False
     node.info = {**node.info, **event.changes}
     if event.how is not None:
         node.how = event.how
@@ -215,6 +240,10 @@ def on_update(bus: Bus, event: events.UpdateNode, now: float) -> None:
     leases.beat(bus, node, now)
     bus.leases.clear(node)
     leases.watch(bus, node, now)
+    _acknowledge_update(bus, node, event, now)
+
+
+def _acknowledge_update(bus: Bus, node: Node, event: events.UpdateNode, now: float) -> None:
     if bus.store_trouble != NO_STORE:
         _note(bus, node, now)
     bus.actions.append(Acknowledge(event.node, event.voice, event.name))
@@ -234,6 +263,14 @@ def on_beat(bus: Bus, event: events.NodeBeat, now: float) -> None:
         # It is there but its conversation was lost, and only it can begin a new one. The lease waits for it.
         bus.actions.append(Dismiss(event.node, event.voice, UNKNOWN_WORKER))
         return
+    if not _speaks_for(node, event.node):
+        # It does not keep the node alive, but the node may be there again at its own address.
+        if node.serves is not None and worker_of(node) is None:
+            _serve(bus, node, now)
+        # A node whose connection broke and came back as another one registers again when it hears this.
+        bus.actions.append(Dismiss(event.node, event.voice, "another connection registered this name"))
+        return
+    node.unplugged = False
     if node.serves is not None and node.admitted and worker_of(node) is None:
         _serve(bus, node, now)
     leases.beat(bus, node, now)
@@ -247,6 +284,12 @@ def on_unasked(bus: Bus, event: events.Unasked, now: float) -> None:
         # It is made anew with the next question.
         leases.drop_line(bus, node, now, is_closed=True)
         return
+    for name, unproven in list(bus.catalog.unproven.items()):
+        node = bus.nodes.get(name)
+        if node is not None and node.address == event.peer:
+            del bus.catalog.unproven[name]
+            node.unplugged = True
+            _take_unproven(bus, node, unproven.event, now)
     worker = bus.workers.get(event.peer)
     if worker is None:
         return
@@ -267,11 +310,91 @@ def on_unasked(bus: Bus, event: events.Unasked, now: float) -> None:
 def on_left(bus: Bus, event: events.NodeLeft, now: float) -> None:
     for claim in [claim for claim in bus.catalog.claims.values() if claim.event.node == event.node]:
         del bus.catalog.claims[claim.event.name]
-    names = [event.name] if event.name else [n.name for n in bus.nodes.values() if n.address == event.node]
-    for name in names:
-        node = bus.nodes.get(name)
-        if node is not None:
+    if not event.name:
+        for node in [node for node in bus.nodes.values() if node.address == event.node]:
             leases.forget(bus, node, "it left", now)
+        return
+    named = bus.nodes.get(event.name)
+    if named is not None and _speaks_for(named, event.node):
+        leases.forget(bus, named, "it left", now)
+    elif named is not None:
+        _doubt(bus, named, event, now)
+
+
+# -- messages about a node from another connection ----------------------------------------------------
+
+
+def _speaks_for(node: Node, peer: Address) -> bool:
+    """Whether the node registered on this connection, or is called on it."""
+    worker = worker_of(node)
+    return peer == node.address or (worker is not None and peer == worker.address)
+
+
+def _doubt(bus: Bus, node: Node, event: events.UpdateNode | events.NodeLeft, now: float) -> None:
+    """Find out whether the connection that the node registered on is open."""
+    catalog = bus.catalog
+    if node.serves is not None and not node.serves.endpoint:
+        # It is called on that connection. If it lost it, it has to register again anyway.
+        _refuse(bus, event, (_not_yours(node),), now)
+    elif node.name in catalog.unproven:
+        _refuse(bus, event, (f"{_not_yours(node)}; try again later",), now)
+    elif node.unplugged:
+        _take_unproven(bus, node, event, now)
+    else:
+        catalog.unproven[node.name] = Unproven(event, now + 2 * leases.NOTICE_S)
+        catalog.claims_at = min(catalog.claims_at, now + leases.NOTICE_S)
+        bus.actions.append(Ask(node.address, node.voice, node.name))
+
+
+def _settle_unproven(bus: Bus, now: float) -> None:
+    """What the registering connection took in is refused to others. It is tried twice, because a connection
+    that has just been closed may take the first question."""
+    catalog = bus.catalog
+    for name, unproven in list(catalog.unproven.items()):
+        node = bus.nodes.get(name)
+        if node is not None and now < unproven.until:
+            bus.actions.append(Ask(node.address, node.voice, node.name))
+            continue
+        del catalog.unproven[name]
+        if node is not None:
+            _refuse(bus, unproven.event, (_not_yours(node),), now)
+        elif isinstance(unproven.event, events.UpdateNode):
+            on_update(bus, unproven.event, now)
+
+
+def _take_unproven(bus: Bus, node: Node, event: events.UpdateNode | events.NodeLeft, now: float) -> None:
+    """The registering connection is closed: take what can do no harm."""
+    if isinstance(event, events.NodeLeft):
+        leases.say_goodbye(bus, node, now)
+    elif event.missing:
+        _refuse(bus, event, event.missing, now)
+    elif event.moves:
+        name = node.name.decode(errors="replace")
+        reason = (
+            f"only the connection that registered {name!r} may change where it is reached, how it is called "
+            "or how often it beats; register again"
+        )
+        _refuse(bus, event, (reason,), now)
+    else:
+        node.info = {**node.info, **event.changes}
+        _acknowledge_update(bus, node, event, now)
+
+
+def _not_yours(node: Node) -> str:
+    name = node.name.decode(errors="replace")
+    return f"the name {name!r} was registered by another connection, and only that one may change or end it"
+
+
+def _refuse(
+    bus: Bus, event: events.UpdateNode | events.NodeLeft, reasons: tuple[str, ...], now: float
+) -> None:
+    bus.counters.rejected += 1
+    if event.voice is not None:
+        bus.actions.append(Deny(event.node, event.voice, event.name, reasons))
+    bus.observe("denied", now, service=event.name, client=event.node, reason="; ".join(reasons))
+
+
+# -- being called -------------------------------------------------------------------------------------
 
 
 def _serve(bus: Bus, node: Node, now: float) -> None:

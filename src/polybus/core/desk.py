@@ -35,6 +35,8 @@ STATES: Final = {
     RequestState.DISPATCHED: "running",
     RequestState.STREAMING: "running",
     RequestState.WAITING: "waiting",
+    # Workers that have gone silent may be at it.
+    RequestState.SUSPENDED: "running",
 }
 # Looking a member up in its enumeration costs as much as a dictionary.
 _ACCEPTED: Final = RequestState.ACCEPTED

@@ -7,7 +7,7 @@ cdef dict _DISPATCH
 
 cpdef dispatch(Tables bus, Request request, Worker worker, double now)
 
-@cython.locals(service=Service)
+@cython.locals(service=Service, still_has_it=bint)
 cpdef hand_over(Tables bus, Request request, Worker worker, double now)
 
 @cython.locals(service=Service, worker=Worker)

@@ -45,9 +45,12 @@ def hand_over(bus: Tables, request: Request, worker: Worker, now: float) -> None
     request.worker = worker
     request.dispatched_at = now
     request.attempt += 1
+    still_has_it = False
     if request.attempt > 1 and request.token in worker.inflight:
-        # It has had it before, took too long, and has not said anything since: that slot is this one.
+        # It has had it before, was silent or took too long, and has not answered since: that slot is this.
         worker.free += 1
+        # One that took too long was told to stop; one that was silent works on it still.
+        still_has_it = bus.holders.get(request.token, {}).get(worker, 0.0) > 0.0
     worker.inflight[request.token] = request
     worker.free -= 1
     worker.spoken_at = now
@@ -56,7 +59,8 @@ def hand_over(bus: Tables, request: Request, worker: Worker, now: float) -> None
     bus.counters.dispatched += 1
     if request.options is not PLAIN_CALL or service.limited:
         _note_start(bus, request, worker, service, now)
-    bus.actions.append(new_deliver(worker, request))
+    if not still_has_it:
+        bus.actions.append(new_deliver(worker, request))
     if bus.watched:
         bus.observe_request("dispatched", request, now)
 

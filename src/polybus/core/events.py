@@ -210,6 +210,10 @@ class Schedule(Struct, frozen=True):
     nohaste: bool = False
     # None means for ever.
     run_count: int | None = None
+    # To be removed: the schedules of the first of these jobs that has any, in whatever queue.
+    jobs: tuple[str, ...] = ()
+    # Whether the client waits for a word that it was done.
+    receipt: bool = True
 
 
 class Publish(Struct, frozen=True):
@@ -260,6 +264,10 @@ class UpdateNode(Struct, frozen=True):
     ip: str | None = None
     reach: Reach | None = None
     quiet: bool = False
+    # Why the update cannot be taken, in words; anything here refuses it.
+    missing: tuple[str, ...] = ()
+    # Whether it changes where the node is reached, how it is called or how often it beats.
+    moves: bool = False
 
 
 class NodeBeat(Struct, frozen=True):
@@ -294,6 +302,8 @@ class NodeLeft(Struct, frozen=True):
 
     node: Address
     name: bytes = b""
+    # How the sender is told that it may not end somebody else's registration; None: it is not told.
+    voice: Any = None
 
 
 class Invalid(Struct, frozen=True):

@@ -10,6 +10,9 @@ Our own datagrams go only to a node that has shown itself by one, from the ip th
 where it came from, at the agreed timing, and only as long as datagrams come from there.  So nobody can make
 us send anything to third parties, and what we send is never more than what came in, but for a few beats at
 the end.
+
+Beside that we broadcast a heartbeat, if the settings allow it, as long as nodes are registered, at the
+shortest timing that any of them agreed to.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, structs
 
 from polybus.core import requests, workers
-from polybus.core.actions import Approve, Ask, Beckon, Forget
+from polybus.core.actions import Approve, Ask, Beckon, BroadcastBeat, Forget
 from polybus.core.ledger import Deregistered
-from polybus.core.lifecycle import BEAT, LAPSE, MISS, NodeState, WorkerState
+from polybus.core.lifecycle import ABSENT, BEAT, LAPSE, MISS, NodeState
 from polybus.core.model import Address, Heartbeat, Node, Reach, Worker
 from polybus.core.tables import NO_STORE
 
@@ -56,6 +59,16 @@ class Claim(Struct):
     again_at: float
 
 
+class Unproven(Struct):
+    """A message about a node that came over another connection than the one that the node registered on.
+
+    The broker decides about it when it knows whether that connection is still open.
+    """
+
+    event: events.UpdateNode | events.NodeLeft
+    until: float
+
+
 class Catalog:
     """What the catalog has beside its nodes (`bus.nodes`) and their timers (`bus.leases`)."""
 
@@ -67,8 +80,14 @@ class Catalog:
         # Those that are not needed now, but cannot be closed without closing others to the same endpoint.
         self.spare: dict[str, list[Address]] = {}
         self.claims: dict[bytes, Claim] = {}
-        # When the next claim must be decided.
+        # At most one for each name.
+        self.unproven: dict[bytes, Unproven] = {}
+        # When the next claim or unproven message must be decided.
         self.claims_at = inf
+        # Whether heartbeats are broadcast; when the last one was, and when the next one is due.
+        self.broadcasts = False
+        self.broadcast_last = -inf
+        self.broadcast_at = inf
         # Registrations that are being written down: number of the batch, and what is said then.
         self.unwritten: deque[tuple[int, Node, Approve]] = deque()
         # Datagrams that kept a lease, and others; beats that we sent; questions over TCP; leases that ended.
@@ -166,7 +185,7 @@ def is_alive(node: Node, now: float) -> bool:
 def worker_of(node: Node) -> Worker | None:
     """The worker that the node is, unless it is gone."""
     worker = node.worker
-    return None if worker is None or worker.state is WorkerState.GONE else worker
+    return None if worker is None or worker.state in ABSENT else worker
 
 
 def is_mute(node: Node) -> bool:
@@ -182,6 +201,10 @@ def watch(bus: Bus, node: Node, now: float) -> None:
     """Begin to look at it."""
     if node.heartbeat_s > 0:
         bus.leases.set(node, now + node.heartbeat_s * (1.0 if node.quiet else LATE))
+        catalog = bus.catalog
+        if catalog.broadcasts:
+            due_at = max(now, catalog.broadcast_last + _beckon_every_s(node))
+            catalog.broadcast_at = min(catalog.broadcast_at, due_at)
 
 
 def look_due(bus: Bus, now: float) -> None:
@@ -194,6 +217,14 @@ def _look(bus: Bus, node: Node, now: float) -> None:
     heard_at = seen_at(node)
     silent_s = now - heard_at
     look_at = heard_at + every_s * LATE
+    if node.goodbye_at and _has_left(bus, node, heard_at, now):
+        forget(bus, node, "it left", now)
+        return
+    if every_s <= 0:
+        # Its lease has no end of its own; it is only looked at after a goodbye.
+        if node.goodbye_at:
+            bus.leases.set(node, now + NOTICE_S)
+        return
     if silent_s < every_s * LATE:
         _revive(bus, node, now)
         if node.line is not None and not is_mute(node) and node.pulse_at >= node.asked_at:
@@ -206,13 +237,13 @@ def _look(bus: Bus, node: Node, now: float) -> None:
         if node.asked_since <= heard_at:
             # That was answered.
             node.asked_since = 0.0
-        ends_at = heard_at + every_s * bus.catalog.missed_beats
+        ends_at = heard_at + _lapses_after_s(bus, node)
         if now >= ends_at and (not node.asked_since or now - node.asked_since >= _answer_s(bus, node)):
             asked = node.asked_since > 0
             if asked or not _ask(bus, node, now):
                 words = " and no answer" if asked else ""
                 bus.catalog.lapsed += 1
-                forget(bus, node, f"no heartbeat for {silent_s:.1f} s{words}", now)
+                forget(bus, node, f"no heartbeat for {silent_s:.1f} s{words}", now, lapsed=True)
                 return
         if node.state is NodeState.ALIVE:
             node.state = MISS[node.state]
@@ -227,9 +258,39 @@ def _look(bus: Bus, node: Node, now: float) -> None:
         again_at = _ask_again(bus, node, now)
         times = (again_at, ends_at, node.asked_at + NOTICE_S, node.asked_since + _answer_s(bus, node))
         look_at = min(at for at in times if at > now)
+    if node.goodbye_at:
+        look_at = min(look_at, now + NOTICE_S)
     if node.pulse_from is not None:
         look_at = min(look_at, _beckon(bus, node, now))
     bus.leases.set(node, max(look_at, now))
+
+
+def _lapses_after_s(bus: Bus, node: Node) -> float:
+    """How long a node may be silent: longer than its heartbeats say while it works for a queue whose settings
+    allow that."""
+    worker = worker_of(node)
+    lease_s = node.heartbeat_s * bus.catalog.missed_beats
+    return lease_s if worker is None else max(lease_s, workers.silence_s(worker))
+
+
+def say_goodbye(bus: Bus, node: Node, now: float) -> None:
+    """Another connection said that the node leaves: the node is asked, and stays if it answers."""
+    node.goodbye_at = now
+    ask_now(bus, node, now)
+    bus.leases.set(node, now + NOTICE_S)
+
+
+def _has_left(bus: Bus, node: Node, heard_at: float, now: float) -> bool:
+    if heard_at > node.goodbye_at:
+        node.goodbye_at = 0.0
+        return False
+    if node.asked_at < node.goodbye_at:
+        # No connection was free for the question. Without a way to ask, the lease runs out by itself.
+        node.goodbye_at = now if _ask(bus, node, now) else 0.0
+        return False
+    worker = worker_of(node)
+    is_busy = worker is not None and bool(worker.inflight)
+    return not is_busy and now - node.goodbye_at >= _answer_s(bus, node)
 
 
 def _ask_the_quiet(bus: Bus, node: Node, heard_at: float, now: float) -> float:
@@ -355,23 +416,46 @@ def _beckon(bus: Bus, node: Node, now: float) -> float:
     return node.pulsed_at + every_s
 
 
+def broadcast_due(bus: Bus, now: float) -> None:
+    """Broadcast a heartbeat if one is due."""
+    catalog = bus.catalog
+    if now < catalog.broadcast_at:
+        return
+    every_s = min((_beckon_every_s(node) for node in bus.nodes.values() if node.heartbeat_s > 0), default=inf)
+    if every_s < inf:
+        catalog.broadcast_last = now
+        bus.actions.append(BroadcastBeat())
+    catalog.broadcast_at = now + every_s
+
+
 # -- the end ------------------------------------------------------------------------------------------
 
 
-def retire(bus: Bus, node: Node, why: str, now: float) -> None:
-    """End what the broker has with a node: the worker that it is, and the connection to ask it."""
+def retire(bus: Bus, node: Node, why: str, now: float, lapsed: bool = False) -> None:
+    """End what the broker has with a node: the worker that it is, and the connection to ask it. A node that
+    was only silent may still answer what it has, and must register again after that."""
     bus.leases.clear(node)
     drop_line(bus, node, now)
     worker = worker_of(node)
     if worker is not None:
-        workers.remove(bus, worker, why, now)
+        if lapsed:
+            workers.lose(bus, worker, why, now)
+        else:
+            workers.remove(bus, worker, why, now)
+    silent = node.worker
+    if silent is None or bus.silent.get(silent.address) is not silent:
+        return
+    if lapsed:
+        silent.offers = {}
+    else:
+        workers.forget_silent(bus, silent, why, now)
 
 
-def forget(bus: Bus, node: Node, why: str, now: float) -> None:
+def forget(bus: Bus, node: Node, why: str, now: float, lapsed: bool = False) -> None:
     node.state = LAPSE[node.state]
     del bus.nodes[node.name]
     if bus.store_trouble != NO_STORE:
         bus.lines.append(Deregistered(node.name))
     bus.actions.append(Forget(node, why))
-    retire(bus, node, why, now)
+    retire(bus, node, why, now, lapsed)
     bus.observe("node_down", now, service=node.name, client=node.address, reason=why)

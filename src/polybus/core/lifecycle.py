@@ -35,12 +35,14 @@ class RequestState(IntEnum):
     CANCELLED = 7  # terminal: its client or an operator withdrew it
     WAITING = 8  # not yet: tried again later, sent with a delay, or left to our successor because we drain
     ORPHANED = 9  # a worker had it when the broker died; it may still answer or come back
+    SUSPENDED = 10  # it has cost too many workers; it waits for those that only went silent and may answer
 
 
 class WorkerState(IntEnum):
     SERVING = 0  # takes requests
     CONGESTED = 1  # its pipe was full; until it is heard again it gets one for each slot it gives back
     GONE = 2  # left, lost or sent away
+    SILENT = 3  # counts as disconnected because nothing was heard from it, but may still answer what it has
 
 
 class NodeState(IntEnum):
@@ -82,20 +84,38 @@ WAIT: Final = Move(
     },
 )
 ORPHAN: Final = Move("orphan", {_R.ACCEPTED: _R.ORPHANED})
-CLAIM: Final = Move("claim", {_R.ORPHANED: _R.DISPATCHED, _R.QUEUED: _R.DISPATCHED})
+CLAIM: Final = Move(
+    "claim",
+    {
+        _R.ORPHANED: _R.DISPATCHED,
+        _R.QUEUED: _R.DISPATCHED,
+        _R.WAITING: _R.DISPATCHED,
+        _R.SUSPENDED: _R.DISPATCHED,
+    },
+)
+SUSPEND: Final = Move("suspend", {_R.DISPATCHED: _R.SUSPENDED, _R.STREAMING: _R.SUSPENDED})
 DISPATCH: Final = Move(
     "dispatch", {_R.ACCEPTED: _R.DISPATCHED, _R.QUEUED: _R.DISPATCHED, _R.WAITING: _R.DISPATCHED}
 )
 PART: Final = Move("part", {_R.DISPATCHED: _R.STREAMING, _R.STREAMING: _R.STREAMING})
 REQUEUE: Final = Move("requeue", {_R.DISPATCHED: _R.QUEUED, _R.STREAMING: _R.QUEUED})
 ANSWER: Final = Move("answer", {_R.DISPATCHED: _R.REPLIED, _R.STREAMING: _R.REPLIED})
-FAIL: Final = Move("fail", {_R.ACCEPTED: _R.FAILED, _R.DISPATCHED: _R.FAILED, _R.STREAMING: _R.FAILED})
+FAIL: Final = Move(
+    "fail",
+    {
+        _R.ACCEPTED: _R.FAILED,
+        _R.DISPATCHED: _R.FAILED,
+        _R.STREAMING: _R.FAILED,
+        _R.SUSPENDED: _R.FAILED,
+    },
+)
 EXPIRE: Final = Move(
     "expire",
     {
         _R.ACCEPTED: _R.EXPIRED,
         _R.WAITING: _R.EXPIRED,
         _R.ORPHANED: _R.EXPIRED,
+        _R.SUSPENDED: _R.EXPIRED,
         _R.QUEUED: _R.EXPIRED,
         _R.DISPATCHED: _R.EXPIRED,
         _R.STREAMING: _R.EXPIRED,
@@ -107,18 +127,34 @@ CANCEL: Final = Move(
         _R.ACCEPTED: _R.CANCELLED,
         _R.WAITING: _R.CANCELLED,
         _R.ORPHANED: _R.CANCELLED,
+        _R.SUSPENDED: _R.CANCELLED,
         _R.QUEUED: _R.CANCELLED,
         _R.DISPATCHED: _R.CANCELLED,
         _R.STREAMING: _R.CANCELLED,
     },
 )
-REQUEST_MOVES: Final = (QUEUE, WAIT, ORPHAN, CLAIM, DISPATCH, PART, REQUEUE, ANSWER, FAIL, EXPIRE, CANCEL)
+REQUEST_MOVES: Final = (
+    QUEUE,
+    WAIT,
+    ORPHAN,
+    CLAIM,
+    DISPATCH,
+    PART,
+    REQUEUE,
+    SUSPEND,
+    ANSWER,
+    FAIL,
+    EXPIRE,
+    CANCEL,
+)
 
 _W = WorkerState
 CONGEST: Final = Move("congest", {_W.SERVING: _W.CONGESTED, _W.CONGESTED: _W.CONGESTED})
 HEAR: Final = Move("hear", {_W.SERVING: _W.SERVING, _W.CONGESTED: _W.SERVING})
-LEAVE: Final = Move("leave", {_W.SERVING: _W.GONE, _W.CONGESTED: _W.GONE})
-WORKER_MOVES: Final = (CONGEST, HEAR, LEAVE)
+LEAVE: Final = Move("leave", {_W.SERVING: _W.GONE, _W.CONGESTED: _W.GONE, _W.SILENT: _W.GONE})
+LOSE: Final = Move("lose", {_W.SERVING: _W.SILENT, _W.CONGESTED: _W.SILENT})
+RETURN: Final = Move("return", {_W.SILENT: _W.SERVING})
+WORKER_MOVES: Final = (CONGEST, HEAR, LEAVE, LOSE, RETURN)
 
 _N = NodeState
 BEAT: Final = Move("beat", {_N.ALIVE: _N.ALIVE, _N.LATE: _N.ALIVE})
@@ -131,4 +167,6 @@ DRAIN: Final = Move("drain", {_B.SERVING: _B.DRAINING, _B.DRAINING: _B.DRAINING,
 RUN_DRY: Final = Move("run dry", {_B.DRAINING: _B.DRAINED})
 BUS_MOVES: Final = (DRAIN, RUN_DRY)
 
+# Workers that take no requests and are not in `bus.workers`.
+ABSENT: Final = frozenset({_W.GONE, _W.SILENT})
 TERMINAL: Final = frozenset({_R.REPLIED, _R.FAILED, _R.EXPIRED, _R.CANCELLED})

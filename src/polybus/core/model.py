@@ -49,6 +49,7 @@ class Reason(StrEnum):
     BAD_JOB = "bad_job"
     BAD_SCHEDULE = "bad_schedule"
     UNKNOWN_JOB = "unknown_job"
+    UNKNOWN_SCHEDULE = "unknown_schedule"
     UNKNOWN_TOPIC = "unknown_topic"
     GROUP_FAILED = "group_failed"
     STORE_UNAVAILABLE = "store_unavailable"
@@ -66,10 +67,13 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     body_bytes: Positive = 64 * 1024 * 1024
     # Bodies are held until the request ends, so that they can be sent to another worker.
     held_bytes: Positive = 2 * 1024 * 1024 * 1024
-    # Longer than this a queue is an outage; at 1 KiB it is already 100 MiB.
-    queue_length: Positive = 100_000
-    # A client with more than this unanswered is not reading its answers.
-    outstanding_per_client: Positive = 10_000
+    # Longer than this a queue is an outage; at 1 KiB it is already 250 MiB.
+    queue_length: Positive = 250_000
+    # Programs send a hundred thousand requests before they read an answer; one with many more never will.
+    outstanding_per_client: Positive = 250_000
+    # Answers that wait because their client's pipe is full: for one client, and for all of them.
+    pending_bytes_per_client: Positive = 256 * 1024 * 1024
+    pending_bytes: Positive = 1024 * 1024 * 1024
     # Names come from the wire: without a bound a hostile peer fills the memory with them.
     services: Positive = 10_000
     # Work that has cost this many workers their life will cost the next one too.
@@ -113,6 +117,9 @@ class QueuePolicy(Struct, frozen=True, forbid_unknown_fields=True):
     # How many may run at once, over all workers, and start in a second; 0 is no limit.
     concurrency: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     rate_per_s: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    # How long a worker may be silent while it has a request of this queue, before it counts as disconnected:
+    # for workers that cannot send heartbeats while they work. It only lengthens the time of the dialect.
+    silence_s: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
     # How much workers prefer this queue to their others, instead of what they said themselves.
     weight: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
 
@@ -157,6 +164,11 @@ class Heartbeat(Struct, frozen=True):
     # True: we only speak when nothing came in (a question), not when nothing went out.
     when_silent: bool = False
 
+    @property
+    def period_s(self) -> float:
+        """How often a worker is looked at."""
+        return self.beat_every_s or self.dead_after_s / 3
+
 
 class Reach(Struct, frozen=True):
     """Where a node can be asked whether it is there, without a conversation of its own: the link to dial on
@@ -200,3 +212,7 @@ class Node(Struct, eq=False):
     asked_since: float = 0.0
     asked_at: float = 0.0
     line: Address | None = None
+    # Whether the connection that it registered on is known to be closed.
+    unplugged: bool = False
+    # When another connection said goodbye for it, which counts if the node does not answer any more.
+    goodbye_at: float = 0.0

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from polybus.core import holders
 from polybus.core.actions import Answer, Drained, Refuse, Stop, Stream, new_answer
 from polybus.core.dispatching import feed, flow, park, refile, slot_back
 from polybus.core.durable import conclude, is_given_up, note_attempt
+from polybus.core.holders import worker_at
 from polybus.core.lifecycle import (
     ANSWER,
     CANCEL,
@@ -49,11 +51,15 @@ _STATE_NAMES = {state: state.name.lower() for state in RequestState}
 
 
 def held_by(
-    bus: Tables, address: tuple[int, bytes], token: bytes, now: float
+    bus: Tables, address: tuple[int, bytes], token: bytes, now: float, failed: bool = False
 ) -> tuple[Worker | None, Request | None]:
-    """The worker at this address and the request it speaks of, if it has it. What it had and was taken from
-    it (it took too long) is late: its slot is free again, and there is nothing more to do."""
-    worker = bus.workers.get(address)
+    """The worker at this address and the request that it speaks of, if it was given it.
+
+    A final answer ends the request even if it was taken from that worker meanwhile, because the worker was
+    silent or took too long; a failure does so only if nobody else tries. What does not count is late: the
+    worker's slot is free again.
+    """
+    worker = worker_at(bus, address, now)
     if worker is None:
         return None, None
     worker.seen_at = now
@@ -72,7 +78,12 @@ def held_by(
             worker.free -= 1
         return worker, orphan
     if request.worker is not worker and request.state not in TERMINAL:
+        counts = holders.may_fail if failed else holders.may_end
+        if counts(bus, request, worker):
+            holders.take_over(bus, request, worker, now)
+            return worker, request
         del worker.inflight[token]
+        holders.forget_one(bus, token, worker)
         late(bus, address, token, now)
         slot_back(bus, worker, now)
         return worker, None
@@ -89,14 +100,19 @@ def heard(bus: Tables, worker: Worker, now: float) -> None:
 
 
 def on_part(bus: Tables, event: events.Part, now: float) -> None:
-    worker = bus.workers.get(event.worker)
+    worker = worker_at(bus, event.worker, now)
     request = worker.inflight.get(event.token) if worker is not None else None
     if worker is not None and not event.token:
         request = next(iter(worker.inflight.values()), None)
-    if worker is None or request is None or request.state in TERMINAL or request.worker is not worker:
+    if worker is None or request is None or request.state in TERMINAL:
         late(bus, event.worker, event.token, now)
         return
     worker.seen_at = now
+    if request.worker is not worker:
+        if not holders.may_stream(bus, request, worker):
+            late(bus, event.worker, event.token, now)
+            return
+        holders.take_over(bus, request, worker, now)
     if body_size(event.body) > bus.max_body_bytes:
         _too_large(bus, request, now)
         if request.service.limited:
@@ -164,7 +180,7 @@ def finish(
 def give_slots(bus: Tables, address: Address, slots: int, now: float) -> None:
     """A worker that grants its own slots has so many more. One that rests gets one request for each, as with
     an answer: all at once would only be refused again."""
-    worker = bus.workers.get(address)
+    worker = worker_at(bus, address, now)
     if worker is None:
         return
     worker.seen_at = now
@@ -259,7 +275,7 @@ def _abandon(bus: Tables, request: Request, now: float) -> Worker | None:
     certainly not answer: its slot is free."""
     if request.state is RequestState.QUEUED:
         request.service.queue.forget(request)
-    elif request.state is RequestState.WAITING:
+    elif request.state is RequestState.WAITING or request.state is RequestState.SUSPENDED:
         request.service.waiting -= 1
     elif request.worker is not None:
         bus.actions.append(Stop(request.worker, request.token))
@@ -296,6 +312,8 @@ def end(
             bus.expiries.clear(request)
     if request.alarm is not None:
         bus.alarms.clear(request.alarm)
+    if bus.holders:
+        holders.release(bus, request)
     bus.held_bytes -= request.size
     client.unanswered -= 1
     refusal: Refuse | None = None

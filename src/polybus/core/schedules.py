@@ -8,6 +8,8 @@ twice nor forgotten, whenever the process dies.
   late the one before it was.  A cron text names its times itself (`cron`).
 - Several due times that have passed are one run (`missed` says how many more it stands for), or none if the
   schedule says "skip".  Downtime and a clock that leaps ahead look the same from here.
+- A schedule is known by its key, and by the job that it runs if `identify` finds one: the same job in the
+  same queue is the same schedule, whatever its key was made from.
 - A clock that is set back runs nothing again: what was due is not due any more.  An interval that would
   have to wait for longer than an interval is laid anew from the new time, and that is recorded ("moved").
 """
@@ -15,7 +17,7 @@ twice nor forgotten, whenever the process dies.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import floor, inf, nextafter
 from typing import Final
 
@@ -44,6 +46,11 @@ LATE: Final = "late"
 SKIPPED: Final = "skipped"
 MOVED: Final = "moved"
 POSTPONED: Final = "postponed"
+
+
+# The job that a schedule runs, and the queue if the job is another one in another queue; None for a schedule
+# that is known by its key alone.
+Identify = Callable[[ScheduleEntry], tuple[str, bytes] | None]
 
 
 class TooManySchedules(BadSchedule):
@@ -80,8 +87,12 @@ class Run(Struct, frozen=True):
 class Schedules:
     """All schedules of a broker or of a scheduler."""
 
-    def __init__(self, most: int = MAX_SCHEDULES) -> None:
+    def __init__(self, most: int = MAX_SCHEDULES, identify: Identify = lambda entry: None) -> None:
         self.most = most
+        self._identify = identify
+        # What `identify` found, by key; and the keys of the schedules of each job.
+        self._identities: dict[str, tuple[str, bytes]] = {}
+        self._keys: dict[str, list[str]] = {}
         self._entries: dict[str, ScheduleEntry] = {}
         self._crons: dict[str, Cron] = {}
         # (next time, key); what no longer fits its entry is thrown away when its turn comes.
@@ -101,6 +112,24 @@ class Schedules:
     def get(self, key: str) -> ScheduleEntry | None:
         return self._entries.get(key)
 
+    def identify_by(self, identify: Identify) -> None:
+        """Find out from now on, also for the schedules that are there, which job each of them runs."""
+        self._identify = identify
+        for entry in self._entries.values():
+            self._index(entry)
+
+    def of_job(self, job: str) -> list[str]:
+        """The keys of all schedules that run this job, in any queue."""
+        return list(self._keys.get(job, ()))
+
+    def replaced_by(self, entry: ScheduleEntry) -> list[str]:
+        """The keys of other schedules that are the same one as this: the same job, in the same queue."""
+        identity = self._identify(entry)
+        if identity is None:
+            return []
+        keys = self._keys.get(identity[0], ())
+        return [key for key in keys if key != entry.key and self._identities[key] == identity]
+
     def add(self, entry: ScheduleEntry, wall: float, haste: bool = False) -> ScheduleEntry:
         """Set a schedule, or set it anew, from now on; with `haste` it is due at once for the first time.
 
@@ -116,6 +145,7 @@ class Schedules:
         return entry
 
     def remove(self, key: str) -> bool:
+        self._unindex(key)
         self._crons.pop(key, None)
         self._postponed.pop(key, None)
         return self._entries.pop(key, None) is not None
@@ -130,6 +160,7 @@ class Schedules:
             except BadSchedule as error:
                 odd.append((entry, str(error)))
                 self._entries[entry.key] = entry
+                self._index(entry)
             else:
                 self._put(entry, cron)
         return odd
@@ -206,8 +237,27 @@ class Schedules:
         else:
             self._put(run.next, self._crons.get(run.entry.key))
 
+    def _index(self, entry: ScheduleEntry) -> None:
+        self._unindex(entry.key)
+        identity = self._identify(entry)
+        if identity is not None:
+            self._identities[entry.key] = identity
+            self._keys.setdefault(identity[0], []).append(entry.key)
+
+    def _unindex(self, key: str) -> None:
+        identity = self._identities.pop(key, None)
+        if identity is not None:
+            keys = self._keys[identity[0]]
+            keys.remove(key)
+            if not keys:
+                del self._keys[identity[0]]
+
     def _put(self, entry: ScheduleEntry, cron: Cron | None) -> None:
+        before = self._entries.get(entry.key)
         self._entries[entry.key] = entry
+        # A run leaves the message as it is: it is not read again for each of them.
+        if before is None or before.message is not entry.message or _times(before) != _times(entry):
+            self._index(entry)
         self._postponed.pop(entry.key, None)
         if cron is None:
             self._crons.pop(entry.key, None)
@@ -225,6 +275,10 @@ class Schedules:
 
 
 # -- arithmetic -------------------------------------------------------------------------------
+
+
+def _times(entry: ScheduleEntry) -> tuple[bytes, float | None, str]:
+    return (entry.queue, entry.interval_s, entry.cron)
 
 
 def _after(entry: ScheduleEntry, cron: Cron | None, at: float) -> float:

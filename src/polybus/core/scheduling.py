@@ -75,18 +75,24 @@ def _note(bus: Tables, line: ledger.Line) -> None:
 
 def on_schedule(bus: Bus, event: events.Schedule, now: float) -> None:
     """A new schedule goes to one of the schedulers that are connected, or is kept here if none is. A removal
-    goes to all of them and holds here, too."""
+    goes to all of them and holds here, too; only they know whether they had it."""
     try:
         if event.remove:
-            remove(bus, event.key, now)
             told = list(bus.schedulers)
+            if not remove(bus, event.key, now) and not _remove_job(bus, event.jobs, now) and not told:
+                raise ScheduleRefused(Reason.UNKNOWN_SCHEDULE, "no schedule runs this message")
         elif bus.schedulers:
+            _check_serving(bus)
             # It is known by what it runs: whoever has it now, it is not us any more.
-            remove(bus, event.key, now)
+            entry = _entry_of(bus, event)
+            for key in (entry.key, *bus.book.schedules.replaced_by(entry)):
+                remove(bus, key, now)
             told = [bus.schedulers[0]]
             bus.schedulers.rotate(-1)
         else:
-            add(bus, _entry_of(bus, event), not event.nohaste, now)
+            entry = add(bus, _entry_of(bus, event), not event.nohaste, now)
+            for key in bus.book.schedules.replaced_by(entry):
+                remove(bus, key, now)
             told = []
     except ScheduleRefused as error:
         bus.counters.rejected += 1
@@ -98,7 +104,19 @@ def on_schedule(bus: Bus, event: events.Schedule, now: float) -> None:
     for scheduler in told:
         scheduler.spoken_at = now
         bus.actions.append(Reschedule(scheduler, event.message))
-    after_written(bus, Accept(event.client, event.voice, b"", event.request_id))
+    if event.receipt:
+        after_written(bus, Accept(event.client, event.voice, b"", event.request_id))
+
+
+def _remove_job(bus: Bus, jobs: tuple[str, ...], now: float) -> bool:
+    """Remove the schedules of the first of these jobs that has any. False if none has."""
+    for job in jobs:
+        keys = bus.book.schedules.of_job(job)
+        for key in keys:
+            remove(bus, key, now)
+        if keys:
+            return True
+    return False
 
 
 def _entry_of(bus: Bus, event: events.Schedule) -> ledger.ScheduleEntry:
@@ -115,10 +133,14 @@ def _entry_of(bus: Bus, event: events.Schedule) -> ledger.ScheduleEntry:
     )
 
 
-def add(bus: Tables, entry: ledger.ScheduleEntry, haste: bool, now: float) -> ledger.ScheduleEntry:
-    """Keep a schedule from now on. Raises `ScheduleRefused`."""
+def _check_serving(bus: Tables) -> None:
     if bus.state is not BusState.SERVING:
         raise ScheduleRefused(Reason.DRAINING, "the broker is shutting down; send it again to its successor")
+
+
+def add(bus: Tables, entry: ledger.ScheduleEntry, haste: bool, now: float) -> ledger.ScheduleEntry:
+    """Keep a schedule from now on. Raises `ScheduleRefused`."""
+    _check_serving(bus)
     trouble = bus.store_trouble
     if trouble and (trouble != NO_STORE or entry.options.guarantee):
         raise ScheduleRefused(Reason.STORE_UNAVAILABLE, f"the schedule cannot be guaranteed: {trouble}")

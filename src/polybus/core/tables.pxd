@@ -22,7 +22,7 @@ cdef class Tables:
     cdef public Py_ssize_t max_outcomes, max_outcomes_bytes
     cdef public double request_ttl_s
     cdef public Counters counters
-    cdef public dict refusals, clients, services, workers, prompt, patient, nodes, subscriptions, topic_counts
+    cdef public dict refusals, clients, services, workers, silent, holders, prompt, patient, nodes, subscriptions, topic_counts
     cdef public object schedulers, replies, note_reply, expiries, watches, leases, alarms, gates
     cdef public double swept_at
     # Tests put a list of their own here, so it need not be exactly a list.
@@ -30,7 +30,7 @@ cdef class Tables:
     cdef public str store_trouble
     cdef public list lines, policies, undone
     cdef public Py_ssize_t batch, written, outcomes_bytes
-    cdef public object held, outcomes, desk, retrying, follow, member_ended, serve, waiters, note_time
+    cdef public object held, bridging, outcomes, desk, retrying, follow, member_ended, serve, waiters, note_time
     cdef public double wall_offset, outcomes_age_s, starts_at
     cdef public dict link_names, voices, groups
     @cython.locals(sequence=Py_ssize_t, low=Py_ssize_t)

@@ -22,6 +22,7 @@ from polybus.core.timers import Timers
 from polybus.core.waiting import Waiters
 
 if TYPE_CHECKING:
+    from polybus.core.bridging import Bridging
     from polybus.core.replies import KeptOutcome
 
 # The longest time between two ticks, and while requests wait whose default time may run out.
@@ -116,6 +117,12 @@ class Tables:
         self.clients: dict[Address, Client] = {}
         self.services: dict[bytes, Service] = {}
         self.workers: dict[Address, Worker] = {}
+        # Workers that count as disconnected because they were silent, and may still answer what they have;
+        # and for each unanswered request those that went silent with it, and when they got it (`holders`).
+        self.silent: dict[Address, Worker] = {}
+        self.holders: dict[bytes, dict[Worker, float]] = {}
+        # Other brokers, if this one has a bridge.
+        self.bridging: Bridging | None = None
         # Unanswered requests: those that may wait the default time, oldest first, and those with a time of
         # their own. Apart, because the first dict is then also the order of their deadlines.
         self.prompt: dict[bytes, Request] = {}

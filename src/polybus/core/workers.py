@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from polybus.core import attempts, dispatching, events
+from polybus.core import attempts, dispatching, events, holders
 from polybus.core.actions import (
     HEARTBEAT_MISSED,
     UNKNOWN_WORKER,
@@ -18,9 +18,10 @@ from polybus.core.actions import (
     Dismiss,
     HangUp,
 )
+from polybus.core.holders import worker_at
 from polybus.core.intake import BUILT_IN
-from polybus.core.lifecycle import CONGEST, LEAVE, TERMINAL, WorkerState
-from polybus.core.model import Address, Heartbeat, Reason, Request, Service, Worker
+from polybus.core.lifecycle import ABSENT, CONGEST, LEAVE, LOSE, TERMINAL, Move, RequestState, WorkerState
+from polybus.core.model import Address, Reason, Request, Service, Worker
 from polybus.core.requests import heard
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def on_worker_up(bus: Bus, event: events.WorkerUp, now: float) -> None:
 def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
     """The new worker; None if it was sent away."""
     waiting: Iterable[Service] = ()
+    undecided = _begin_anew(bus, event.worker)
     if event.worker in bus.workers:
         # The same identity begins anew (a restarted process): what it held is lost to it, unless it says
         # below that it still has it.
@@ -44,6 +46,7 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
         service = None if name.startswith(BUILT_IN) else bus.service(name)
         if service is None:
             bus.actions.append(Dismiss(event.worker, event.voice, _why_not(name)))
+            _decide(bus, undecided, "it began a new conversation", now)
             for waiting_service in waiting:
                 dispatching.flow(bus, waiting_service, now)
             return None
@@ -76,6 +79,7 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
         service=b",".join(s.name for s in offers),
     )
     attempts.claim(bus, worker, event.holding, now)
+    _decide(bus, undecided, "it began a new conversation", now)
     for service in waiting:
         dispatching.flow(bus, service, now)
     dispatching.feed(bus, worker, now)
@@ -83,7 +87,7 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
 
 
 def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
-    worker = bus.workers.get(event.worker)
+    worker = worker_at(bus, event.worker, now)
     if worker is None:
         bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
@@ -120,6 +124,7 @@ def _weight(service: Service, offered: int) -> int:
 def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
     if event.worker in bus.workers:
         remove(bus, bus.workers[event.worker], "it began a new conversation", now)
+    _decide(bus, _begin_anew(bus, event.worker), "it began a new conversation", now)
     scheduler = Worker(event.worker, event.voice, event.heartbeat, 0, True, now, is_scheduler=True)
     bus.workers[event.worker] = scheduler
     bus.schedulers.append(scheduler)
@@ -128,7 +133,7 @@ def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
 
 
 def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
-    worker = bus.workers.get(event.worker)
+    worker = worker_at(bus, event.worker, now)
     if worker is None:
         bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
@@ -140,8 +145,8 @@ def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
 
 
 def on_heard(bus: Bus, event: events.Heard, now: float) -> None:
-    worker = bus.workers.get(event.worker)
-    if worker is None:
+    worker = worker_at(bus, event.worker, now)
+    if worker is None or worker.state in ABSENT:
         # It believes in a conversation that we do not know of: we are new, or gave it up for lost.
         bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
         return
@@ -152,12 +157,20 @@ def on_worker_gone(bus: Bus, event: events.WorkerGone, now: float) -> None:
     worker = bus.workers.get(event.worker)
     if worker is not None:
         remove(bus, worker, event.reason, now)
+    elif event.worker in bus.silent:
+        forget_silent(bus, bus.silent[event.worker], event.reason, now)
 
 
 def on_worker_full(bus: Bus, event: events.WorkerFull, now: float) -> None:
     """Its pipe took no more: the request goes to someone else, the worker rests until it is heard."""
     worker = bus.workers.get(event.worker)
-    if worker is None or worker.is_scheduler:
+    if worker is None:
+        silent = bus.silent.get(event.worker)
+        if silent is not None and event.token in silent.inflight:
+            # It was declared lost in the same turn, and never got this one.
+            _decide(bus, _never_got(bus, silent, event.token), "its pipe was full", now)
+        return
+    if worker.is_scheduler:
         return
     if event.token in worker.inflight:
         service = worker.inflight[event.token].service
@@ -183,8 +196,65 @@ def withdraw(
     return attempts.take_back(bus, worker, why, now, kept)
 
 
-def _detach(bus: Bus, worker: Worker, why: str, now: float) -> None:
-    worker.state = LEAVE[worker.state]
+# -- silent ---------------------------------------------------------------------------------------
+
+
+def lose(bus: Bus, worker: Worker, why: str, now: float) -> None:
+    """A worker was silent for too long: it counts as disconnected. If it has requests without an answer it
+    may only be busy, so its connection is left alone: it may still answer (`holders`)."""
+    bus.counters.workers_lost += 1
+    is_busy = any(request.state not in TERMINAL for request in worker.inflight.values())
+    is_neighbour = bus.bridging is not None and bus.bridging.is_neighbour(worker)
+    if not is_busy or is_neighbour:
+        bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
+        remove(bus, worker, why, now)
+        return
+    _detach(bus, worker, why, now, LOSE)
+    bus.silent[worker.address] = worker
+    for service in attempts.take_back(bus, worker, why, now, silent=True):
+        dispatching.flow(bus, service, now)
+
+
+def _probe(bus: Bus, worker: Worker, now: float) -> None:
+    """Find out whether a silent worker is still connected, if that matters: a socket without a connection
+    refuses the message."""
+    if holders.decides(worker):
+        bus.actions.append(Beat(worker))
+        bus.watches.set(worker, now + worker.heartbeat.dead_after_s)
+
+
+def forget_silent(bus: Bus, worker: Worker, why: str, now: float) -> None:
+    """A silent worker is gone for good."""
+    undecided = holders.forget(bus, worker)
+    worker.inflight.clear()
+    if worker.endpoint:
+        hang_up_unused(bus, worker, now)
+    _decide(bus, undecided, why, now)
+
+
+def _never_got(bus: Bus, worker: Worker, token: bytes) -> list[Request]:
+    request = worker.inflight.pop(token)
+    holders.forget_one(bus, token, worker)
+    if request.state is RequestState.SUSPENDED and not holders.can_be_reached(bus, request):
+        return [request]
+    return []
+
+
+def _begin_anew(bus: Bus, address: Address) -> list[Request]:
+    """The identity of a silent worker begins a new conversation: nothing is expected of the old one."""
+    silent = bus.silent.get(address)
+    return [] if silent is None else holders.forget(bus, silent)
+
+
+def _decide(bus: Bus, undecided: list[Request], why: str, now: float) -> None:
+    """Nobody can answer these any more, unless somebody claimed them a moment ago."""
+    for request in undecided:
+        if request.state is RequestState.SUSPENDED:
+            attempts.fail_as_lost(bus, request, why, now)
+
+
+def _detach(bus: Bus, worker: Worker, why: str, now: float, move: Move[WorkerState] = LEAVE) -> None:
+    worker.state = move[worker.state]
     del bus.workers[worker.address]
     bus.watches.clear(worker)
     if worker.endpoint:
@@ -232,8 +302,18 @@ def hang_up(bus: Bus, identity: bytes, endpoint: str, now: float) -> None:
     bus.catalog.spare.pop(endpoint, None)
     for other in list(bus.dialled_at.get(endpoint, ())):
         # Hanging up closes all connections to the endpoint, and one process may have several names.
-        if other.state is not WorkerState.GONE:
+        if other.state not in ABSENT:
             _redial(bus, other, now)
+
+
+def hang_up_unused(bus: Bus, worker: Worker, now: float) -> None:
+    """Close the connection to a worker that is no longer one, if nobody else uses the endpoint: hanging up
+    closes all connections to it."""
+    endpoint = worker.endpoint
+    if endpoint in bus.dialled_at or bus.catalog.lines_at[endpoint]:
+        bus.catalog.spare.setdefault(endpoint, []).append(worker.address)
+    else:
+        hang_up(bus, worker.address[1], endpoint, now)
 
 
 def _redial(bus: Bus, worker: Worker, now: float) -> None:
@@ -267,11 +347,7 @@ def _redial(bus: Bus, worker: Worker, now: float) -> None:
 
 def _watch(bus: Bus, worker: Worker, now: float) -> None:
     if worker.heartbeat.dead_after_s > 0:
-        bus.watches.set(worker, now + _period(worker.heartbeat))
-
-
-def _period(heartbeat: Heartbeat) -> float:
-    return heartbeat.beat_every_s or heartbeat.dead_after_s / 3
+        bus.watches.set(worker, now + worker.heartbeat.period_s)
 
 
 def _is_given_up(request: Request, worker: Worker) -> bool:
@@ -279,10 +355,24 @@ def _is_given_up(request: Request, worker: Worker) -> bool:
     return request.state in TERMINAL or request.worker is not worker
 
 
+def silence_s(worker: Worker) -> float:
+    """How long a worker may be silent: longer than its dialect says if the settings of a queue allow that
+    and the worker has one of its requests."""
+    longest_s = worker.heartbeat.dead_after_s
+    for request in worker.inflight.values():
+        rule = request.service.policy
+        if rule is not None and rule.silence_s is not None and rule.silence_s > longest_s:
+            longest_s = rule.silence_s
+    return longest_s
+
+
 def watch_due(bus: Bus, now: float) -> None:
     for worker in bus.watches.due(now):
-        if worker.state is WorkerState.GONE:
-            # It went with another one at the same endpoint.
+        if worker.state in ABSENT:
+            if worker.state is WorkerState.SILENT:
+                _probe(bus, worker, now)
+            elif worker.endpoint and worker not in bus.dialled_at.get(worker.endpoint, ()):
+                hang_up_unused(bus, worker, now)
             continue
         if worker.endpoint and any(_is_given_up(request, worker) for request in worker.inflight.values()):
             # Nobody waits for it any more and it may never come: the slot is taken back.
@@ -292,19 +382,21 @@ def watch_due(bus: Bus, now: float) -> None:
         if heartbeat.dead_after_s <= 0:
             continue
         silent_s = now - worker.seen_at
+        look_at = worker.seen_at + heartbeat.dead_after_s
         if silent_s >= heartbeat.dead_after_s:
-            bus.counters.workers_lost += 1
-            bus.observe(
-                "heartbeat_missed",
-                now,
-                worker=worker.address,
-                worker_voice=worker.voice,
-                reason=f"{silent_s:.1f} s",
-            )
-            bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
-            remove(bus, worker, f"nothing was heard from it for {silent_s:.1f} s", now)
-            continue
-        look_at = min(now + _period(heartbeat), worker.seen_at + heartbeat.dead_after_s)
+            allowed_s = silence_s(worker)
+            if silent_s >= allowed_s:
+                bus.observe(
+                    "heartbeat_missed",
+                    now,
+                    worker=worker.address,
+                    worker_voice=worker.voice,
+                    reason=f"{silent_s:.1f} s",
+                )
+                lose(bus, worker, f"nothing was heard from it for {silent_s:.1f} s", now)
+                continue
+            look_at = worker.seen_at + allowed_s
+        look_at = min(now + heartbeat.period_s, look_at)
         if heartbeat.beat_every_s:
             since = worker.seen_at if heartbeat.when_silent else worker.spoken_at
             if now - since >= heartbeat.beat_every_s:
@@ -313,7 +405,10 @@ def watch_due(bus: Bus, now: float) -> None:
             else:
                 # Something was said meanwhile: the next beat is due one interval after that.
                 look_at = min(look_at, since + heartbeat.beat_every_s)
-        if silent_s >= _period(heartbeat) * 1.5:
+        elif silent_s >= heartbeat.dead_after_s:
+            # The broker has nothing to say to it, but must find out whether the connection is still there.
+            bus.actions.append(Beat(worker))
+        if silent_s >= heartbeat.period_s * 1.5:
             worker.missed += 1
         if worker.state is WorkerState.CONGESTED:
             # Its pipe may have drained meanwhile; if not, the next refusal puts it to rest again.

@@ -11,7 +11,7 @@ from typing import Final
 
 from polybus.core.actions import Answer, Beat, Dismiss, Refuse, Stop, Stream
 from polybus.core.bridging import ELSEWHERE, Advertise, Bridging
-from polybus.core.lifecycle import WorkerState
+from polybus.core.lifecycle import ABSENT
 from polybus.core.model import Address, Reason, Request, Worker
 from polybus.dialects.context import options_for_ours
 from polybus.dialects.port import Message, Voice
@@ -54,7 +54,7 @@ class Peer(Voice):
 
     @property
     def is_up(self) -> bool:
-        return self.worker is not None and self.worker.state is not WorkerState.GONE
+        return self.worker is not None and self.worker.state not in ABSENT
 
     @property
     def address(self) -> Address:

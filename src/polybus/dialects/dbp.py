@@ -2,7 +2,9 @@
 
 The command frame is the tag.  Any peer may ask, register and serve, and whatever a service sends shows that
 it is there.  What it sends out of turn ends its conversation with DISCONNECT: an answer that nobody waits
-for, a second registration on the same socket, a heartbeat without a registration.
+for, a second registration on the same socket, a heartbeat without a registration.  After that, and after its
+own DISCONNECT, it is sent nothing until it registers again.  (An answer of its may still count: no command is
+sent for it.)
 
 How a registered service gets its calls:
 
@@ -29,13 +31,14 @@ from msgspec import Struct, structs
 from polybus.core import events
 from polybus.core.actions import Answer, Deny, Dismiss, Say
 from polybus.core.bus import Bus
+from polybus.core.holders import worker_at
 from polybus.core.intake import BUILT_IN
 from polybus.core.ledger import NodeEntry
 from polybus.core.model import Address, Heartbeat, Node, Reach, Worker
 from polybus.dialects import dbp_catalog as catalog
 from polybus.dialects.dbp_outbound import OutboundEar
-from polybus.dialects.dbp_voices import DialledVoice, NodeVoice, Wall
-from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing
+from polybus.dialects.dbp_voices import DialledVoice, Ended, NodeVoice, Wall
+from polybus.dialects.port import Hear, Message, Rebuke, RouterEar, Voice, by_framing
 from polybus.errors import RemoteProtocolError
 from polybus.wire import dbp as wire
 from polybus.wire.dbp_info import NodeInfo, RegistrationRefused, read_error, read_info
@@ -89,6 +92,8 @@ class Dbp:
         services that are called at their own address are listed but not called; `default_heartbeat_s` is for
         registrations that name no heartbeat: such nodes are asked that often, 0 meaning never."""
         self._bus = bus
+        self._strict = strict
+        self._ended = Ended()
         self._outbound_link = outbound_link
         self._default_heartbeat_s = default_heartbeat_s
         # What the broker tells about itself to those who found it by its beacon.
@@ -100,7 +105,8 @@ class Dbp:
         def voices(words: Mapping[TimeForm, bytes]) -> Voices:
             return by_framing(
                 lambda lead: {
-                    form: NodeVoice(lead, form, words[form], broker, wall, self.agreed) for form in TimeForm
+                    form: NodeVoice(lead, form, words[form], broker, wall, self.agreed, self._ended, strict)
+                    for form in TimeForm
                 }
             )
 
@@ -112,7 +118,7 @@ class Dbp:
         self._original_voices = voices(original)
         self._document_voices = voices(document)
         self._dialled_voices = {
-            (form, is_original): DialledVoice(form, broker, wall, is_original)
+            (form, is_original): DialledVoice(form, broker, wall, is_original and not strict)
             for form in TimeForm
             for is_original in (True, False)
         }
@@ -132,15 +138,27 @@ class Dbp:
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {
             bytes(command): (self.hear, self.rebuke) for command in wire.BROKER_COMMANDS
         }
+        # What begins with no known command is as invalid as what cannot be read.
+        self.ear = RouterEar(bus, self.name, self.tags, self.rebuke)
         self.outbound_ear = OutboundEar(bus, self._leave)
 
     def hear(self, link: int, frames: Message, at: int, now: float) -> None:
         message = wire.read_from_node(frames, at)
         address = (link, bytes(frames[0]))
+        if address in self._ended and not self._is_heard(address, message):
+            # Our DISCONNECT may still be on its way to it, so that is no mistake.
+            self._bus.counters.late += 1
+            return
         worker = self._bus.workers.get(address)
         if worker is not None:
             worker.seen_at = now
         self._handlers[type(message)](address, at, message, now)
+
+    def _is_heard(self, address: Address, message: wire.BrokerReads) -> bool:
+        """Whether what a disconnected peer says means anything."""
+        if type(message) is wire.Registration:
+            self._ended.discard(address)
+        return type(message) is wire.Registration or type(message) is wire.Answer
 
     def rebuke(self, link: int, frames: Message, at: int, error: RemoteProtocolError, now: float) -> None:
         address = (link, bytes(frames[0]))
@@ -162,6 +180,8 @@ class Dbp:
         voice = self._voices[at][message.form]
         if message.service == wire.BROKER:
             body = [catalog.introduce(self.about())]
+        elif message.several and not catalog.is_known(self._bus, message.service):
+            body = [catalog.describe_several(self._bus, message.several)]
         elif message.service.startswith(BUILT_IN):
             # Asking about the broker's own (`polybus.monitor`) is asking it.
             self._bus.handle(events.Submit(address, voice, b"", message.service, []), now)
@@ -181,7 +201,7 @@ class Dbp:
 
     def _answer(self, address: Address, at: int, message: wire.Answer, now: float) -> None:
         bus = self._bus
-        worker = bus.workers.get(address)
+        worker = worker_at(bus, address, now)
         if worker is None or not worker.inflight:
             bus.counters.late += 1
             self._end(address, self._voices[at][message.form], "an answer that nobody waits for", now)
@@ -191,6 +211,9 @@ class Dbp:
             bus.handle(events.Result(address, b"", message.body), now)
         else:
             bus.handle(events.Failure(address, b"", error, [error.encode()]), now)
+        if address not in bus.workers:
+            # It was silent for so long that its lease ended; its answer counted, now it must register again.
+            self._end(address, worker.voice, "its lease ended", now)
 
     def _sign_of_life(
         self, address: Address, at: int, message: wire.Acknowledge | wire.Pong, now: float
@@ -200,7 +223,7 @@ class Dbp:
     def _beat(self, address: Address, at: int, message: wire.Heartbeat, now: float) -> None:
         bus = self._bus
         voice = self._voices[at][message.form]
-        worker = bus.workers.get(address)
+        worker = worker_at(bus, address, now)
         name = message.name
         if worker is not None:
             # Our acknowledgement says as much as a heartbeat of ours.
@@ -213,18 +236,14 @@ class Dbp:
 
     def _disconnect(self, address: Address, at: int, message: wire.Disconnect, now: float) -> None:
         bus = self._bus
-        name = message.name
-        node = bus.nodes.get(name)
-        holder = node.worker if node is not None else None
-        if address in bus.workers:
-            self._leave(address, "it disconnected", now)
-        elif holder is not None and not holder.endpoint and bus.workers.get(holder.address) is holder:
-            # Who serves on a socket of its own leaves there.
-            self._end(address, self._voices[at][message.form], "it is not the service that it named", now)
-        else:
+        node = bus.nodes.get(message.name)
+        if node is None or node.address == address or address in bus.workers:
+            # Unless it spoke for somebody else, it is sent nothing more.
+            self._ended.add(address)
+        if address not in bus.workers:
             # Without a name: whatever was registered from here.
-            bus.handle(events.NodeLeft(address, name), now)
-            self._leave(address, "it disconnected", now)
+            bus.handle(events.NodeLeft(address, message.name, self._voices[at][message.form]), now)
+        self._leave(address, "it disconnected", now)
 
     # -- the catalog ------------------------------------------------------------------------------
 
@@ -236,7 +255,7 @@ class Dbp:
             self._end(address, voice, "a second registration", now)
             return
         how = How(info.is_upstream_form, catalog.transport_of(info), message.form)
-        self._bus.handle(self._registration(info, address, voice, how, catalog.lacks(info)), now)
+        self._bus.handle(self._registration(info, address, voice, how, self._lacks(info)), now)
 
     def _registration(
         self, info: NodeInfo, address: Address, voice: Voice, how: How, reasons: tuple[str, ...] = ()
@@ -276,10 +295,6 @@ class Dbp:
             bus.handle(events.UpdateNode(address, voice, message.name, {}), now)
             return
         info = catalog.updated(node, message.changes, message.form)
-        reasons = catalog.lacks(info)
-        if reasons:
-            self._deny(address, voice, reasons)
-            return
         how = How.read(node.how)
         # As before, unless it says so: the entry that is kept does not tell how the node registered.
         chosen = message.changes.get("extra", {}).get("transport")
@@ -295,8 +310,13 @@ class Dbp:
             catalog.source_of(info),
             self._reach(info, how),
             quiet=info.heartbeat_s is None,
+            missing=self._lacks(info),
+            moves=catalog.moves(node, info),
         )
         bus.handle(event, now)
+
+    def _lacks(self, info: NodeInfo) -> tuple[str, ...]:
+        return catalog.lacks(info, self._strict)
 
     def _serving(self, info: NodeInfo, address: Address, voice: Voice, how: How) -> events.WorkerUp | None:
         if how.transport == catalog.NOWHERE:

@@ -8,7 +8,7 @@ whoever serves gets its calls one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from polybus.core.actions import Acknowledge, Answer, Approve, Ask, Beat, Deny, Dismiss, Refuse
 from polybus.core.model import Address, Request, Worker
@@ -19,6 +19,27 @@ from polybus.wire.dbp_time import TimeForm, write_time
 from polybus.wire.frames import EMPTY
 
 Wall = Callable[[], float]
+# Peers that were sent DISCONNECT and did not register since. One that is forgotten because there are too many
+# of them is sent another DISCONNECT, which does no harm.
+MAX_ENDED: Final = 10_000
+
+
+class Ended:
+    """Peers that are sent nothing more until they register."""
+
+    def __init__(self) -> None:
+        self._peers: dict[Address, None] = {}
+
+    def __contains__(self, peer: Address) -> bool:
+        return peer in self._peers
+
+    def add(self, peer: Address) -> None:
+        self._peers[peer] = None
+        if len(self._peers) > MAX_ENDED:
+            del self._peers[next(iter(self._peers))]
+
+    def discard(self, peer: Address) -> None:
+        self._peers.pop(peer, None)
 
 
 class NodeVoice(Voice):
@@ -34,8 +55,12 @@ class NodeVoice(Voice):
         broker: bytes,
         wall: Wall,
         agreed: Mapping[str, Any],
+        ended: Ended,
+        strict: bool = False,
     ) -> None:
         """`agreed` is what a node that sends heartbeats is told about them beside their timing."""
+        self._ended = ended
+        self._strict = strict
         self._lead = lead
         self._agreed = agreed
         self._form = form
@@ -68,7 +93,11 @@ class NodeVoice(Voice):
         return [action.worker.address[1], *self._lead, *tail]
 
     def dismiss(self, action: Dismiss) -> Message | None:
-        return [action.peer[1], *self._lead, *wire.write_disconnect(self._wall(), self._form)]
+        if action.peer in self._ended:
+            return None
+        self._ended.add(action.peer)
+        tail = wire.write_disconnect(self._wall(), self._form, strict=self._strict)
+        return [action.peer[1], *self._lead, *tail]
 
     # -- a node of the catalog --------------------------------------------------------------------
 
@@ -78,14 +107,16 @@ class NodeVoice(Voice):
         config: Mapping[str, Any] = {}
         if heartbeat_s and not action.entry.quiet:
             config = {"heartbeat_s": heartbeat_s, **self._agreed}
-        return [action.node[1], *self._lead, *wire.write_approved(config, self._wall(), self._form)]
+        tail = wire.write_approved(config, self._wall(), self._form, self._strict)
+        return [action.node[1], *self._lead, *tail]
 
     def deny(self, action: Deny) -> Message:
         tail = wire.write_denied(action.reasons, self._wall(), self._form, self._denied)
         return [action.node[1], *self._lead, *tail]
 
     def acknowledge(self, action: Acknowledge) -> Message:
-        return [action.node[1], *self._lead, *wire.write_acknowledge(self._wall(), self._form)]
+        tail = wire.write_acknowledge(self._wall(), self._form, self._strict)
+        return [action.node[1], *self._lead, *tail]
 
     def ask(self, action: Ask) -> Message:
         # A heartbeat asks for one.
@@ -98,7 +129,7 @@ class DialledVoice(NodeVoice):
     original would take any other command for a mistake and answer that, so nothing else is sent there."""
 
     def __init__(self, form: TimeForm, broker: bytes, wall: Wall, is_original: bool) -> None:
-        super().__init__([EMPTY], form, wire.DENIED, broker, wall, {})
+        super().__init__([EMPTY], form, wire.DENIED, broker, wall, {}, Ended())
         self._is_original = is_original
 
     def ask(self, action: Ask) -> Message:

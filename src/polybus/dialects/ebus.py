@@ -1,14 +1,18 @@
 """EBUS on the core.
 
-A tag says on whose side a message was made: the broker passes on to workers what clients say (`EBC01`) and
-to clients what workers say (`EBW01`), and public peers drop anything else.  So everything to a worker goes
-out as `EBC01`, everything to a client as `EBW01`.
+A tag says on whose side a message was made: the broker passes on to workers what clients say (`EBC01`:
+requests and CANCEL) and to clients what workers say (`EBW01`), and public peers drop anything else.  PING,
+HEARTBEAT and DISCONNECT are the broker's own words.  They carry `EBW01` to everybody, as the document shows
+them; public workers do not look at the tag there.
 
 Workers are of two kinds, told apart by their READY.  A **public** one says [READY, <anything>, service]: it
 gets REQ without the service, takes whatever comes (so it has `worker_credit`), and drops what is cancelled
 or stale without a word, so its slot is free at once.  One that names its credit, uses the short form or
-offers a second service gets the document's REQUEST with the service.  `strict` takes all for the latter and
-puts `EBW01` on their beats, as the document shows it.
+offers a second service gets the document's REQUEST with the service.
+
+`strict` sends the tables of the document and nothing else: an empty frame first, REQUEST to every worker and
+without the time that is left, REJECT without id and reason, no CANCEL, and JSON where a client asks for
+services and workers.  Upstream's clients read deflated BSON there, so that is what they get otherwise.
 
 There is one id field, so a worker gets the bus's own token as request id: two clients may use the same one.
 A peer may be worker and client on one socket (EBUS-26).  The tag of what it sends tells in which role it
@@ -19,7 +23,7 @@ Public peers listen to the channels that begin with `ebus`; `FAREWELL` is what t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final
 
@@ -36,7 +40,8 @@ from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing, drop
 from polybus.errors import RemoteProtocolError
 from polybus.wire import ebus as wire
 from polybus.wire.context import SHORTEST_ID
-from polybus.wire.frames import read_command, read_id
+from polybus.wire.ebus_bodies import pack_bson
+from polybus.wire.frames import EMPTY, read_command, read_id
 
 # Public peers are offline from the moment they read this.  The channel says it all; of data they can read
 # compressed BSON and this word.
@@ -45,6 +50,8 @@ FAREWELL: Final = (b"ebus/shutdown", [b"null"])
 
 class ClientVoice(Voice):
     dialect = "ebus"
+    # How lists of services and workers are written.
+    pack: Callable[[Any], bytes] = staticmethod(pack_bson)
 
     def __init__(self, lead: Message) -> None:
         self._lead = lead
@@ -57,19 +64,25 @@ class ClientVoice(Voice):
         body: Message = [] if action.reason is Reason.EXPIRED else [error_text(action)]
         return [action.client[1], *self._lead, *wire.write_reject(action.request_id, body)]
 
-    def listing(self, client: Address, query: bytes, request_id: bytes, body: Message) -> Message:
-        return [client[1], *self._lead, *wire.write_listing(query, request_id, body)]
+    def listing(self, client: Address, query: bytes, request_id: bytes, entries: list[Any]) -> Message:
+        return [client[1], *self._lead, *wire.write_listing(query, request_id, [self.pack(entries)])]
 
     def heartbeat(self, client: Address) -> Message:
         return [client[1], *self._lead, *wire.write_heartbeat(wire.WORKER_TAG)]
 
 
+class StrictClientVoice(ClientVoice):
+    pack = staticmethod(msgspec.json.encode)
+
+    def refuse(self, action: Refuse) -> Message:
+        return [action.client[1], *self._lead, *wire.write_reject(EMPTY, [])]
+
+
 class WorkerVoice(Voice):
     dialect = "ebus"
 
-    def __init__(self, lead: Message, beat_tag: bytes) -> None:
+    def __init__(self, lead: Message) -> None:
         self._lead = lead
-        self._beat_tag = beat_tag
 
     def deliver(self, worker: Worker, request: Request) -> Message:
         left_s = request.expires_at - request.dispatched_at
@@ -80,17 +93,17 @@ class WorkerVoice(Voice):
         tail = wire.write_request(request.service.name, request.token, request.body, left_ms)
         return [worker.address[1], *self._lead, *tail]
 
-    def stop(self, action: Stop) -> Message:
+    def stop(self, action: Stop) -> Message | None:
         return [action.worker.address[1], *self._lead, *wire.write_cancel_order(action.token)]
 
     def beat(self, action: Beat) -> Message:
-        return [action.worker.address[1], *self._lead, *wire.write_ping(self._beat_tag)]
+        return [action.worker.address[1], *self._lead, *wire.write_ping(wire.WORKER_TAG)]
 
     def dismiss(self, action: Dismiss) -> Message:
-        return [action.peer[1], *self._lead, *wire.write_disconnect(self._beat_tag)]
+        return [action.peer[1], *self._lead, *wire.write_disconnect(wire.WORKER_TAG)]
 
     def heartbeat(self, worker: Address) -> Message:
-        return [worker[1], *self._lead, *wire.write_heartbeat(self._beat_tag)]
+        return [worker[1], *self._lead, *wire.write_heartbeat(wire.WORKER_TAG)]
 
 
 class PublicWorkerVoice(WorkerVoice):
@@ -103,6 +116,15 @@ class PublicWorkerVoice(WorkerVoice):
             *self._lead,
             *wire.write_order(request.token, request.body, left_ms),
         ]
+
+
+class StrictWorkerVoice(WorkerVoice):
+    def deliver(self, worker: Worker, request: Request) -> Message:
+        tail = wire.write_document_request(request.service.name, request.token, request.body)
+        return [worker.address[1], *self._lead, *tail]
+
+    def stop(self, action: Stop) -> None:
+        """The document has no word for it: the worker goes on, and its answer is dropped."""
 
 
 def _left_ms(left_s: float) -> int:
@@ -128,11 +150,17 @@ class Ebus:
         self._expiry_s = expiry_s
         self._worker_credit = worker_credit
         self._heartbeat = Heartbeat(heartbeat_s * liveness, heartbeat_s, when_silent=True)
-        beat_tag = wire.WORKER_TAG if strict else wire.CLIENT_TAG
-        public = WorkerVoice if strict else PublicWorkerVoice
-        self.client_voices = by_framing(ClientVoice)
-        self._public_workers = by_framing(lambda lead: public(lead, beat_tag))
-        self._document_workers = by_framing(lambda lead: WorkerVoice(lead, beat_tag))
+        self.client_voices: Sequence[ClientVoice]
+        self._public_workers: Sequence[WorkerVoice]
+        self._document_workers: Sequence[WorkerVoice]
+        if strict:
+            # The document begins every message with an empty frame, whatever the peer does itself.
+            self.client_voices = by_framing(lambda _: StrictClientVoice([EMPTY]))
+            self._public_workers = self._document_workers = by_framing(lambda _: StrictWorkerVoice([EMPTY]))
+        else:
+            self.client_voices = by_framing(ClientVoice)
+            self._public_workers = by_framing(PublicWorkerVoice)
+            self._document_workers = by_framing(WorkerVoice)
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {
             wire.CLIENT_TAG: (self.hear_client, self.rebuke_client),
             wire.WORKER_TAG: (self.hear_worker, drop),
@@ -185,8 +213,8 @@ class Ebus:
         self._bus.actions.append(refusal)
 
     def _tell(self, client: Address, voice: ClientVoice, query: bytes, request_id: bytes) -> None:
-        body = msgspec.json.encode(QUERIES[query](self._bus))
-        self._bus.actions.append(Say(client, voice.listing(client, query, request_id, [body])))
+        entries = QUERIES[query](self._bus)
+        self._bus.actions.append(Say(client, voice.listing(client, query, request_id, entries)))
 
     # -- workers --------------------------------------------------------------------------------
 

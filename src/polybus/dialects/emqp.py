@@ -1,7 +1,8 @@
 """eMQP on the core: jobs in queues, workers that grant slots, schedulers and topics.
 
 A client hears of its job twice: a receipt when it is accepted (`Accept`), and the result if it asked for one
-(`reply-requested`).  How clients and workers are spoken to is in `emqp_voices`.
+(`reply-requested`).  The document has no receipt: if `strict`, only a client that asks for one gets it.  How
+clients and workers are spoken to is in `emqp_voices`.
 
 Jobs do not expire unless `expiry_s` says so: `timeout` limits how long one runs, not how long it waits, and
 work that piled up overnight is still to be done.
@@ -16,7 +17,7 @@ words of `wire.emqp_extension`; no other peer sees any of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count
 from math import inf
@@ -25,12 +26,14 @@ from typing import Any, Final
 import msgspec
 
 from polybus.core import events
-from polybus.core.actions import Answer, Say
+from polybus.core.actions import Answer, Dismiss, Say
 from polybus.core.bus import Bus
+from polybus.core.ledger import ScheduleEntry
 from polybus.core.model import Address, Heartbeat, JobOptions
 from polybus.core.requests import finish, give_slots
 from polybus.dialects.crossing import read_error, reason_of
 from polybus.dialects.emqp_voices import (
+    LONG_SCHEDULE,
     ClientVoice,
     JoiningVoice,
     NewId,
@@ -46,6 +49,8 @@ from polybus.wire.frames import read_command, read_id, refuse
 
 # What a worker without queues serves them with, as in public brokers.
 DEFAULT_WEIGHT: Final = 10
+# As many as the broker may have connections; each takes some 150 bytes.
+MAX_RECENT_CLIENTS: Final = 65_536
 
 
 def message_ids(bus: Bus) -> NewId:
@@ -70,19 +75,25 @@ class Emqp:
         *,
         wall: Callable[[], float],
         expiry_s: float = inf,
+        on_disconnect: Callable[[], None] | None = None,
     ) -> None:
         self._bus = bus
         self._expiry_s = expiry_s
         self._default_queue = default_queue
         self._strict = strict
+        # Makes the broker stop; None if DISCONNECT is obeyed on the admin port alone.
+        self._on_disconnect = on_disconnect
+        self._clients = RecentClients()
         self._heartbeat = Heartbeat(timeout_s * liveness, heartbeat_s)
+        bus.book.schedules.identify_by(identify)
         new_id = message_ids(bus)
         self._new_id = new_id
-        self.client_voices = by_framing(lambda lead: ClientVoice(lead, new_id))
+        self.client_voices = by_framing(lambda lead: ClientVoice(lead, new_id, strict))
         self._worker_voices = by_framing(lambda lead: WorkerVoice(lead, new_id, wall, strict))
         self._traced_voices = by_framing(lambda lead: TracedWorkerVoice(lead, new_id, wall, strict))
         self._polybus_voices = by_framing(lambda lead: PolybusWorkerVoice(lead, new_id, wall, strict))
         self._joining_voices = by_framing(lambda lead: JoiningVoice(lead, new_id, wall, strict))
+        self._leads: Sequence[Message] = by_framing(lambda lead: lead)
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {wire.TAG: (self.hear, self.rebuke)}
         self.client_tags = self.worker_tags = self.tags
         self.publish_tags: dict[bytes, tuple[Hear, Rebuke]] = {wire.TAG: (self.hear_publisher, self.rebuke)}
@@ -93,7 +104,7 @@ class Emqp:
         kind = type(message)
         HEARERS[kind](self, peer, message, at, now)
         # Whatever a worker or scheduler sends shows that it is there (EMQP-19).
-        if kind not in NOTED_BY_THE_CORE and peer in self._bus.workers:
+        if kind not in NOT_NOTED_HERE and (peer in self._bus.workers or peer in self._bus.silent):
             self._bus.handle(events.Heard(peer, self._worker_voices[at]), now)
 
     def hear_publisher(self, link: int, frames: Message, at: int, now: float) -> None:
@@ -111,9 +122,19 @@ class Emqp:
             # Written like a result, because it is the last word on that message.
             self._bus.actions.append(Answer(client, self.client_voices[at], b"", msg_id, [body]))
 
+    def goodbyes(self) -> list[Dismiss]:
+        """The last word to every client; workers and schedulers get theirs from the core."""
+        workers = self._bus.workers
+        return [
+            Dismiss(client, self.client_voices[at], "shutdown")
+            for client, at in self._clients
+            if client not in workers
+        ]
+
     # -- clients --------------------------------------------------------------------------------
 
     def _request(self, client: Address, message: wire.Request, at: int, now: float) -> None:
+        self._clients.note(client, at)
         self._bus.handle(
             events.Submit(
                 client,
@@ -123,18 +144,34 @@ class Emqp:
                 message.body,
                 _options_of(message.headers),
                 self._expiry_s,
-                True,
+                self._wants_receipt(message.headers),
                 self._default_queue,
             ),
             now,
         )
 
+    def _wants_receipt(self, headers: wire.Headers) -> bool:
+        return not self._strict or headers.receipt_requested
+
     def _publish(self, client: Address, message: wire.Publish, at: int, now: float) -> None:
+        self._clients.note(client, at)
         self._bus.handle(events.Publish(message.topic, message.body), now)
 
     def _schedule(self, client: Address, message: wire.Schedule, at: int, now: float) -> None:
+        self._clients.note(client, at)
         if not self._strict and message.interval_s is None and not message.cron:
             raise refuse("no_schedule", "the message tells neither interval_secs nor cron")
+        if (
+            self._strict
+            and self._bus.schedulers
+            and len(message.raw) == LONG_SCHEDULE
+            and wire.with_times(message) is None
+        ):
+            raise refuse(
+                "no_document_form",
+                "this broker is strict: its schedulers get the document's SCHEDULE, with the times in its "
+                "message; send a JSON object as the message, or a list with an object in its second place",
+            )
         headers = message.headers
         self._bus.handle(
             events.Schedule(
@@ -151,13 +188,25 @@ class Emqp:
                 message.cron.decode(),
                 headers.nohaste,
                 headers.run_count,
+                receipt=self._wants_receipt(headers),
             ),
             now,
         )
 
     def _unschedule(self, client: Address, message: wire.Unschedule, at: int, now: float) -> None:
-        voice, key = self.client_voices[at], wire.schedule_hash(message)
-        self._bus.handle(events.Schedule(client, voice, message.msg_id, message, True, key), now)
+        self._clients.note(client, at)
+        self._bus.handle(
+            events.Schedule(
+                client,
+                self.client_voices[at],
+                message.msg_id,
+                message,
+                True,
+                jobs=wire.jobs_to_remove(message),
+                receipt=self._wants_receipt(message.headers),
+            ),
+            now,
+        )
 
     # -- workers and schedulers -----------------------------------------------------------------
 
@@ -234,9 +283,45 @@ class Emqp:
         self._bus.handle(events.WorkerGone(peer, "it said goodbye"), now)
         # Its jobs run on: most are sent by programs that do not stay to see the end.
         self._bus.handle(events.ClientGone(peer, withdraw=False), now)
+        self._clients.forget(peer)
 
     def _disconnect(self, peer: Address, message: wire.Disconnect, at: int, now: float) -> None:
-        raise refuse("not_admin", "DISCONNECT is obeyed on the admin port only")
+        if self._on_disconnect is None:
+            raise refuse("not_admin", "DISCONNECT is obeyed on the admin port only (emqp.disconnect)")
+        self._clients.note(peer, at)
+        ack = wire.write_ack(self._new_id(), message.msg_id)
+        self._bus.actions.append(Say(peer, [peer[1], *self._leads[at], *ack]))
+        # At once: who has the ACK may count on it that no new work is taken.
+        self._bus.handle(events.Drain(), now)
+        self._on_disconnect()
+
+
+class RecentClients:
+    """The clients that sent something of late, with the index of their tag frame.
+
+    A client says nothing when it comes and mostly nothing when it goes, so the broker can only remember who
+    spoke.  When the newer half is full it becomes the older one, and the clients of the older one that were
+    silent since are forgotten: whoever speaks now and then stays.
+    """
+
+    def __init__(self, most: int = MAX_RECENT_CLIENTS) -> None:
+        self._half = max(1, most // 2)
+        self._newer: dict[Address, int] = {}
+        self._older: dict[Address, int] = {}
+
+    def note(self, client: Address, at: int) -> None:
+        if client in self._newer:
+            return
+        if len(self._newer) >= self._half:
+            self._older, self._newer = self._newer, {}
+        self._newer[client] = at
+
+    def forget(self, client: Address) -> None:
+        self._newer.pop(client, None)
+        self._older.pop(client, None)
+
+    def __iter__(self) -> Iterator[tuple[Address, int]]:
+        return iter({**self._older, **self._newer}.items())
 
 
 COMMANDS: Final[Any] = {**wire.CLIENT_COMMANDS, **wire.WORKER_COMMANDS}
@@ -260,7 +345,13 @@ HEARERS: Final[dict[type, Callable[[Emqp, Address, Any, int, float], None]]] = {
     wire.Disconnect: Emqp._disconnect,
 }
 
-NOTED_BY_THE_CORE: Final = frozenset({wire.Reply, wire.Ready, wire.Done, wire.Slots})
+# The core notes those who send one of the first four; DISCONNECT is no heartbeat.
+NOT_NOTED_HERE: Final = frozenset({wire.Reply, wire.Ready, wire.Done, wire.Slots, wire.Disconnect})
+
+
+def identify(entry: ScheduleEntry) -> tuple[str, bytes] | None:
+    """What schedules are known by beside their keys (`core.schedules.Identify`)."""
+    return wire.identify_kept(entry.key, entry.queue, entry.message, entry.interval_s, entry.cron)
 
 
 # -- headers ------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
+from msgspec.structs import replace
+
 from polybus.core.actions import (
     HEARTBEAT_MISSED,
     UNKNOWN_WORKER,
@@ -23,14 +25,14 @@ from polybus.core.actions import (
     Reschedule,
     Stop,
 )
-from polybus.core.model import PLAIN_CALL, Address, JobOptions, Request, Worker
+from polybus.core.model import PLAIN_CALL, Address, Body, JobOptions, Request, Worker
 from polybus.dialects.context import options_for_others, options_for_ours
 from polybus.dialects.crossing import error_body
 from polybus.dialects.port import Message, Voice
 from polybus.wire import emqp as wire
 
-# The result of a job that has none (EMQP-28).
-NO_RESULT: Final = b"true"
+# The result of a job whose worker gave none, as the document writes it (EMQP-41).
+NO_RESULT: Final = b"True"
 # The frames of a SCHEDULE with interval and cron.
 LONG_SCHEDULE: Final = 8
 
@@ -38,24 +40,36 @@ NewId = Callable[[], bytes]
 
 
 class ClientVoice(Voice):
+    """Clients.  The document has no receipt, so a strict broker sends one, an ACK, only to those who ask."""
+
     dialect = "emqp"
 
-    def __init__(self, lead: Message, new_id: NewId) -> None:
+    def __init__(self, lead: Message, new_id: NewId, strict: bool = False) -> None:
         self._lead = lead
         self._new_id = new_id
+        self._strict = strict
 
     def accept(self, action: Accept) -> Message:
-        return [action.client[1], *self._lead, *wire.write_receipt(self._new_id(), action.request_id)]
+        write = wire.write_ack if self._strict else wire.write_receipt
+        return [action.client[1], *self._lead, *write(self._new_id(), action.request_id)]
 
     def answer(self, action: Answer) -> Message:
         body = action.body
-        if not body:
+        if not body or (len(body) == 1 and not len(body[0])):
             body = [NO_RESULT]
-        return [action.client[1], *self._lead, *wire.write_result(self._new_id(), body, action.request_id)]
+        return self._reply(action.client, body, action.request_id)
 
     def refuse(self, action: Refuse) -> Message:
-        tail = wire.write_result(self._new_id(), [error_body(action)], action.request_id)
-        return [action.client[1], *self._lead, *tail]
+        return self._reply(action.client, [error_body(action)], action.request_id)
+
+    def dismiss(self, action: Dismiss) -> Message:
+        tail = wire.write_goodbye(self._new_id(), wire.KBAI if self._strict else wire.KBYE)
+        return [action.peer[1], *self._lead, *tail]
+
+    def _reply(self, client: Address, body: Body, request_id: bytes) -> Message:
+        if self._strict:
+            return [client[1], *self._lead, *wire.write_reply(request_id, body)]
+        return [client[1], *self._lead, *wire.write_result(self._new_id(), body, request_id)]
 
 
 class WorkerVoice(Voice):
@@ -92,9 +106,12 @@ class WorkerVoice(Voice):
 
     def _schedule(self, message: wire.Schedule | wire.Unschedule) -> Message:
         # Public schedulers know the long form only, and do not survive the other.
-        if self._strict or len(message.raw) == LONG_SCHEDULE:
+        if self._strict == (len(message.raw) != LONG_SCHEDULE):
             return list(message.raw)
-        return wire.write_from_client(message)
+        if self._strict and isinstance(message, wire.Schedule):
+            # The dialect takes no other message while a scheduler is connected.
+            message = replace(message, message=wire.with_times(message) or message.message)
+        return wire.write_from_client(message, document=self._strict)
 
     def ack(self, peer: Address, msg_id: bytes) -> Message:
         return [peer[1], *self._lead, *wire.write_ack(self._new_id(), msg_id)]

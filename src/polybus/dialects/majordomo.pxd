@@ -13,4 +13,5 @@ cdef class Majordomo:
     cdef public object _heartbeat
     cdef public tuple client_voices, _worker_voices
     cdef public dict tags
-    cpdef _final(self, tuple worker, bytes token, list body, object now)
+    cpdef _final(self, tuple worker, object voice, bytes token, list body, object now)
+    cpdef _unexpected(self, tuple worker, object voice)

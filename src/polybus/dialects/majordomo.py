@@ -5,9 +5,13 @@ answers, and either side ends the conversation with DISCONNECT.  Towards a worke
 frame carries the bus's own token: workers echo it, and it names the request on the way back.
 
 What a worker must not do ends its conversation: its requests go to others and it is sent DISCONNECT.
-That is a second READY, a READY for `mmi.*` (which the broker answers itself), and anything unreadable.
-A late answer is none of these: it is dropped and counted, because a broker that was restarted, or that
-gave the request to somebody else meanwhile, is no fault of the worker.
+That is a second READY, a READY for `mmi.*` (which the broker answers itself), and anything unreadable, also
+what begins with no known tag.  A peer that is no worker is sent DISCONNECT for every command but READY and
+DISCONNECT, so that it registers (anew); its answer to a job that was out when the broker was restarted still
+counts.  A late answer of a worker is none of these: it is dropped and
+counted, because a broker that gave the request to somebody else meanwhile is no fault of the worker.
+
+A client has no conversation that could end: what it sends and cannot be read is dropped and counted.
 
 A dialect gives the readers; which messages they return decides what happens (`hear_worker`).
 """
@@ -17,14 +21,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from polybus.core import events
-from polybus.core.actions import Answer, Beat, Dismiss
+from polybus.core.actions import UNKNOWN_WORKER, Answer, Beat, Dismiss
 from polybus.core.bus import Bus
 from polybus.core.intake import submit
+from polybus.core.lifecycle import RequestState
 from polybus.core.model import Address, Body, Heartbeat
 from polybus.core.requests import finish
 from polybus.dialects import mmi
 from polybus.dialects.crossing import read_error, reason_of
-from polybus.dialects.port import Hear, Message, Rebuke, Voice, drop
+from polybus.dialects.port import Hear, Message, Rebuke, Voice
 from polybus.errors import RemoteProtocolError
 from polybus.wire import mdp2
 
@@ -62,16 +67,16 @@ class Majordomo:
 
     def _listen(self, client_tag: bytes, hear_client: Hear, worker_tag: bytes, hear_worker: Hear) -> None:
         """Say by which tags the dialect is known, and who reads what follows them."""
-        self.tags[client_tag] = (hear_client, drop)
-        self.tags[worker_tag] = (hear_worker, self.rebuke_worker)
+        self.tags[client_tag] = (hear_client, self.rebuke)
+        self.tags[worker_tag] = (hear_worker, self.rebuke)
 
-    def rebuke_worker(
-        self, link: int, frames: Message, at: int, error: RemoteProtocolError, now: float
-    ) -> None:
-        # An invalid message is dropped and its sender treated as invalid.
-        worker = (link, bytes(frames[0]))
-        if worker in self._bus.workers:
-            self._end(worker, self._worker_voices[at], f"it sent an invalid message: {error}", now)
+    def rebuke(self, link: int, frames: Message, at: int, error: RemoteProtocolError, now: float) -> None:
+        """An invalid message is dropped and its sender treated as invalid: if it is a worker, it is one no
+        longer, whatever tag the message had."""
+        address = (link, bytes(frames[0]))
+        worker = self._bus.workers.get(address) or self._bus.silent.get(address)
+        if worker is not None:
+            self._end(worker.address, worker.voice, f"it sent an invalid message: {error}", now)
 
     def _submit(
         self, client: Address, voice: Voice, request_id: bytes, service: bytes, body: Body, now: float
@@ -85,12 +90,34 @@ class Majordomo:
         answer = mmi.answer(self._bus, service, body)
         self._bus.actions.append(Answer(client, voice, service, request_id, answer))
 
-    def _final(self, worker: Address, token: bytes, body: Body, now: float) -> None:
+    def _final(self, worker: Address, voice: Voice, token: bytes, body: Body, now: float) -> None:
+        bus = self._bus
+        has_orphan = worker not in bus.workers and self._claim_orphan(worker, voice, token, now)
         error = read_error(body)
         if error is None:
-            finish(self._bus, worker, token, body, now)
+            finish(bus, worker, token, body, now)
         else:
-            self._bus.handle(events.Failure(worker, token, error, body, reason_of(error)), now)
+            bus.handle(events.Failure(worker, token, error, body, reason_of(error)), now)
+        if has_orphan:
+            bus.handle(events.WorkerGone(worker, UNKNOWN_WORKER), now)
+        self._unexpected(worker, voice)
+
+    def _part(self, worker: Address, voice: Voice, token: bytes, body: Body, now: float) -> None:
+        self._bus.handle(events.Part(worker, token, body), now)
+        self._unexpected(worker, voice)
+
+    def _claim_orphan(self, worker: Address, voice: Voice, token: bytes, now: float) -> bool:
+        """Register a stranger that answers a job which our predecessor gave away, for this one answer: only
+        the worker that got the job knows its token.  Without a slot, so that it is given nothing."""
+        orphan = self._bus.patient.get(token)
+        if orphan is None or orphan.state is not RequestState.ORPHANED:
+            return False
+        offers = ((orphan.service.name, 0),)
+        up = events.WorkerUp(
+            worker, voice, offers, self._heartbeat, credit=0, grants_slots=True, holding=(token,)
+        )
+        self._bus.handle(up, now)
+        return True
 
     def _ready(self, worker: Address, voice: Voice, service: bytes, credit: int, now: float) -> None:
         if worker in self._bus.workers:
@@ -100,6 +127,12 @@ class Majordomo:
         else:
             offers = ((service, 0),)
             self._bus.handle(events.WorkerUp(worker, voice, offers, self._heartbeat, credit), now)
+
+    def _unexpected(self, worker: Address, voice: Voice) -> None:
+        """After an answer was handled: send DISCONNECT to a sender that is no worker. It never said READY,
+        the broker gave it up, or the broker is a new one."""
+        if worker not in self._bus.workers:
+            self._bus.actions.append(Dismiss(worker, voice, UNKNOWN_WORKER))
 
     def _end(self, worker: Address, voice: Voice, why: str, now: float) -> None:
         self._bus.handle(events.WorkerGone(worker, why), now)
@@ -135,9 +168,9 @@ class Mdp(Majordomo):
         worker = (link, bytes(frames[0]))
         match message:
             case mdp2.WorkerFinal(token, body):
-                self._final(worker, token, body, now)
+                self._final(worker, self._worker_voices[at], token, body, now)
             case mdp2.WorkerPartial(token, body):
-                self._bus.handle(events.Part(worker, token, body), now)
+                self._part(worker, self._worker_voices[at], token, body, now)
             case mdp2.Heartbeat():
                 self._bus.handle(events.Heard(worker, self._worker_voices[at]), now)
             case mdp2.Ready(service, credit):

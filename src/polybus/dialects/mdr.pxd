@@ -23,5 +23,7 @@ cdef class Mdr(Majordomo):
     cdef public tuple _traced_voices
     @cython.locals(parts=tuple, service=bytes, request_id=bytes, body=list, client=tuple)
     cpdef hear_client(self, object link, list frames, Py_ssize_t at, object now)
-    @cython.locals(final=tuple, token=bytes, body=list, worker=tuple)
+    @cython.locals(final=tuple, token=bytes, request_id=bytes, body=list, worker=tuple)
     cpdef hear_worker(self, object link, list frames, Py_ssize_t at, object now)
+    @cython.locals(request=Request)
+    cpdef _check_id(self, bytes token, bytes request_id)

@@ -19,6 +19,7 @@ from polybus.dialects.mmi import PREFIX as MANAGEMENT
 from polybus.dialects.port import Message, Voice, by_framing
 from polybus.wire import mdr as wire
 from polybus.wire.context import SHORTEST_ID, is_announced
+from polybus.wire.frames import refuse
 from polybus.wire.mdr import address_final, address_order, split_final, split_request
 
 # A number of C when compiled: every request is measured by it.
@@ -114,16 +115,19 @@ class Mdr(Majordomo):
         worker: Address = (link, frames[0])  # type: ignore[assignment]
         final = split_final(frames, at)
         if final is not None:
-            token, body = final
-            self._final(worker, token, body, now)
+            token, request_id, body = final
+            self._check_id(token, request_id)
+            self._final(worker, self._worker_voices[at], token, body, now)
             return
         message = wire.read_from_worker(frames, at)
         bus = self._bus
         match message:
-            case wire.WorkerFinal(token, _, body):
-                self._final(worker, token, body, now)
-            case wire.WorkerPartial(token, _, body):
-                bus.handle(events.Part(worker, token, body), now)
+            case wire.WorkerFinal(token, request_id, body):
+                self._check_id(token, request_id)
+                self._final(worker, self._worker_voices[at], token, body, now)
+            case wire.WorkerPartial(token, request_id, body):
+                self._check_id(token, request_id)
+                self._part(worker, self._worker_voices[at], token, body, now)
             case wire.Ping():
                 bus.handle(events.Heard(worker, self._worker_voices[at]), now)
                 known = bus.workers.get(worker)
@@ -135,3 +139,13 @@ class Mdr(Majordomo):
                 self._ready(worker, voices[at], service, credit, now)
             case wire.Disconnect():
                 bus.handle(events.WorkerGone(worker, "it disconnected"), now)
+
+    def _check_id(self, token: bytes, request_id: bytes) -> None:
+        """Refuse an answer whose request id is not the id of the request that its address frame names: the
+        worker has mixed up two requests, and nobody can say to which of them the body belongs."""
+        bus = self._bus
+        request = bus.prompt.get(token)
+        if request is None:
+            request = bus.patient.get(token)
+        if request is not None and request_id != (request.request_id or token):
+            raise refuse("wrong_id", "the request id is not that of the request in the client address frame")

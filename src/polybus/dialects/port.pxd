@@ -10,4 +10,5 @@ cdef class RouterEar:
     cdef object _name
     cdef dict _hear
     cdef dict _rebuke
+    cdef object _rebuke_unknown
     cpdef receive(self, object link, list frames, object now)

@@ -102,13 +102,21 @@ class Ear(Protocol):
 
 
 class RouterEar:
-    """The ear of a ROUTER socket: dialects told apart by their tag frame."""
+    """The ear of a ROUTER socket: dialects told apart by their tag frame. `rebuke_unknown` answers messages
+    that begin with no tag of theirs; without one they are counted, that is all."""
 
-    def __init__(self, bus: Bus, name: str, table: Mapping[bytes, tuple[Hear, Rebuke]]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        name: str,
+        table: Mapping[bytes, tuple[Hear, Rebuke]],
+        rebuke_unknown: Rebuke | None = None,
+    ) -> None:
         self._bus = bus
         self._name = name
         self._hear = {tag: hear for tag, (hear, _) in table.items()}
         self._rebuke = {tag: rebuke for tag, (_, rebuke) in table.items()}
+        self._rebuke_unknown = drop if rebuke_unknown is None else rebuke_unknown
 
     def receive(self, link: int, frames: Message, now: float) -> None:
         # frames[0] is the peer's identity; an empty frame may stand before the dialect's own.
@@ -119,7 +127,7 @@ class RouterEar:
             tag = frames[at] if len(frames) > at else EMPTY
             hear = self._hear.get(tag) if type(tag) is bytes else None
             if hear is None:
-                self._strange(link, frames, tag, now)
+                self._strange(link, frames, at, tag, now)
                 return
         try:
             hear(link, frames, at, now)
@@ -128,10 +136,11 @@ class RouterEar:
             self._bus.handle(events.Invalid(peer, self._name, error.reason, str(error)), now)
             self._rebuke[bytes(frames[at])](link, frames, at, error, now)
 
-    def _strange(self, link: int, frames: Message, tag: Frame, now: float) -> None:
+    def _strange(self, link: int, frames: Message, at: int, tag: Frame, now: float) -> None:
         peer = (link, bytes(frames[0]))
-        detail = f"no dialect here begins with {bytes(tag)[:16]!r}"
-        self._bus.handle(events.Invalid(peer, self._name, "unknown_tag", detail), now)
+        error = RemoteProtocolError("unknown_tag", f"no dialect here begins with {bytes(tag)[:16]!r}")
+        self._bus.handle(events.Invalid(peer, self._name, error.reason, str(error)), now)
+        self._rebuke_unknown(link, frames, at, error, now)
 
 
 def drop(link: int, frames: Message, at: int, error: RemoteProtocolError, now: float) -> None:

@@ -117,6 +117,9 @@ class Archiver:
             logs = self._choose()
             if not logs:
                 return Report()
+            # The writer does not sync the names of logs that it has finished. After a power cut a log could
+            # have its former name again, which no plan mentions, and would be archived a second time.
+            sync_folder(self._open)
             self._state.segments += 1
             name = f"{self._state.segments:012d}-{os.urandom(4).hex()}"
             plan = Plan([path.name for path in logs], name, self._state.next)
@@ -231,9 +234,15 @@ T = TypeVar("T")
 def read_note(path: Path, kind: type[T]) -> T | None:
     """What was written down there; None if nothing was."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return parse_note(path, path.read_bytes(), kind)
     except FileNotFoundError:
         return None
+
+
+def parse_note(path: Path, content: bytes, kind: type[T]) -> T:
+    """The same of what was read already."""
+    try:
+        return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise JournalDamaged(
             f"{path} cannot be read: {error}. Nothing is archived without it, because rows might be there "

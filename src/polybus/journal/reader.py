@@ -19,7 +19,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -129,6 +128,8 @@ class Snapshot:
         self.journal = journal
         for _ in range(TRIES):
             notes = _notes(journal)
+            # First, because a note that is damaged must leave no log open.
+            plan, state = _parsed(journal, notes)
             logs = self._open_logs()
             segments = segment_files(journal)
             if logs is not None and notes == _notes(journal):
@@ -136,8 +137,6 @@ class Snapshot:
             _close(logs or [])
         else:
             raise JournalMoved(journal)
-        plan = msgspec.json.decode(notes[0], type=archiver.Plan) if notes[0] else None
-        state = msgspec.json.decode(notes[1], type=archiver.State) if notes[1] else archiver.State()
         # The number that the next record of each life should have.
         self.next = dict(state.next)
         if plan is not None and plan.is_written:
@@ -189,6 +188,14 @@ def _notes(journal: Path) -> tuple[bytes, ...]:
         except FileNotFoundError:
             notes.append(b"")
     return tuple(notes)
+
+
+def _parsed(journal: Path, notes: tuple[bytes, ...]) -> tuple[archiver.Plan | None, archiver.State]:
+    plan, state = notes
+    return (
+        archiver.parse_note(journal / archiver.PLAN, plan, archiver.Plan) if plan else None,
+        archiver.parse_note(journal / archiver.STATE, state, archiver.State) if state else archiver.State(),
+    )
 
 
 # -- rows -----------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Connection(Hub):
         dialect: str,
         credit: int,
         fds: Sequence[int],
+        tag: str | None = None,
     ) -> None:
         self._name: Final = new_identity()
         # Answers that wait for a conversation, by token; and whether they are results, not failures.
@@ -70,6 +71,7 @@ class Connection(Hub):
             holding=self._tokens if keeps else None,
             # Whether somebody traces is known to the children only; eMQP says it in INFORM what it takes.
             takes_context=not keeps,
+            tag=tag,
         )
         session = self.sessions[0]
         self.emqp: Final = session if isinstance(session, EmqpWorker) else None

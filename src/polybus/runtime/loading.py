@@ -95,7 +95,7 @@ def facts_of(bus: Bus) -> Facts:
     if not queues:
         # Only functions that were let in by a pattern: EventMQ clients send where they send to by default.
         queues = {DEFAULT_QUEUE: None}
-    return Facts(queues, len(bus.jobs), len(bus.services), bus.address, loaded_files())
+    return Facts(queues, len(bus.jobs), len(bus.services), bus.address, loaded_files(), bus.worker_tag)
 
 
 def loaded_files() -> list[str]:

@@ -60,6 +60,8 @@ class Facts(Struct):
     # The broker that the application itself speaks to.
     address: str | None
     files: list[str]
+    # What its workers put into frame 0 (MDR), if it says so.
+    worker_tag: str | None = None
 
 
 _LENGTH: Final = struct.Struct("<I")

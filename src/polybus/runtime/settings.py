@@ -18,6 +18,8 @@ class Settings(Struct, frozen=True):
     queues: Mapping[str, int | None] = {}
     broker: str | None = None
     dialect: str = "emqp"
+    # Frame 0 of what an MDR worker sends; None: what the application says, else the environment.
+    tag: str | None = None
     rules: Rules = Rules()
     grace_s: float = 30.0
     max_memory: int = 0

@@ -154,7 +154,9 @@ class Supervisor(Answering):
         endpoint, why = Finder().endpoint_or_usual(settings.dialect, "worker", address)
         if why:
             self._log(f"{why}. Waiting for one at {endpoint}")
-        self._link = Connection(self._queues(facts), endpoint, settings.dialect, credit, fds)
+        # The application may speak another dialect than its worker, and then has no tag for it.
+        tag = settings.tag or (facts.worker_tag if settings.dialect == "mdr" else None)
+        self._link = Connection(self._queues(facts), endpoint, settings.dialect, credit, fds, tag)
         self._link.open(time.monotonic())
         what = f"{facts.jobs} jobs and {facts.services} services in {settings.app}"
         self._log(f"{what}; looking for the broker at {self._link.endpoint}")

@@ -140,6 +140,9 @@ cdef extern from *:
 
 cdef enum:
     FEW_SOCKETS = 4
+    # What a full pipe refuses for: one peer of many, or the only one.
+    BY_IDENTITY = 1
+    BY_SOCKET = 2
     # How many frames at the beginning of a message are compared with those of the last one.
     REMEMBERED = 4
     # How many frames nearly every message has at most.
@@ -287,6 +290,7 @@ cdef class CompiledPump:
     cdef bint watching
     cdef char *dirty  # sockets that must be read before they are waited for
     cdef char *was_read  # those that were read in this call
+    cdef char *ordered  # sockets on which a refused message must not be overtaken, and by what
     # The first frames of the last message of each socket. Identity, tag and service are mostly those of the
     # message before: then nothing is allocated, and look-ups find the hash done and the very same object.
     cdef list recent
@@ -306,7 +310,8 @@ cdef class CompiledPump:
         self.handles = <void **> PyMem_Calloc(n, sizeof(void *))
         self.dirty = <char *> PyMem_Calloc(n, 1)
         self.was_read = <char *> PyMem_Calloc(n, 1)
-        if self.handles == NULL or self.dirty == NULL or self.was_read == NULL:
+        self.ordered = <char *> PyMem_Calloc(n, 1)
+        if self.handles == NULL or self.dirty == NULL or self.was_read == NULL or self.ordered == NULL:
             raise MemoryError
         self.watching = True
         if watch_open(&self.watch, <int> n) != 0:
@@ -317,6 +322,11 @@ cdef class CompiledPump:
             self.handles[i] = <void *> handle
             self._watch(i, self.sockets[i].get(zmq.FD))
             self.dirty[i] = 1
+            kind = self.sockets[i].get(zmq.TYPE)
+            if kind in (zmq.ROUTER, zmq.STREAM):
+                self.ordered[i] = BY_IDENTITY
+            elif kind in (zmq.DEALER, zmq.PUSH, zmq.PAIR):
+                self.ordered[i] = BY_SOCKET
         for i in range(self.n_fds):
             self._watch(self.n_sockets + i, numbers[i])
 
@@ -324,6 +334,7 @@ cdef class CompiledPump:
         PyMem_Free(self.handles)
         PyMem_Free(self.dirty)
         PyMem_Free(self.was_read)
+        PyMem_Free(self.ordered)
         if self.watching:
             watch_close(&self.watch)
 
@@ -483,12 +494,14 @@ cdef class CompiledPump:
         return known
 
     def send_many(self, messages):
-        """Send what goes without waiting; returns `(position, errno)` of every message that did not."""
+        """Send what goes without waiting; returns `(position, errno)` of every message that did not. After a
+        message that found its peer's pipe full, all further ones for that peer are refused as well."""
         cdef list refused = []
         cdef list batch
         cdef PyObject *message
         cdef Py_ssize_t position, at, before = -1
         cdef int errno
+        cdef set full = None  # peers whose pipe was found full in this call
         batch = messages if self._is_plain(messages) else self._plain(messages)
         for position in range(PyList_GET_SIZE(batch)):
             message = PyList_GET_ITEM(batch, position)
@@ -498,10 +511,25 @@ cdef class CompiledPump:
                 self._check_open(at)
                 before = at
             self.dirty[at] = 1
-            errno = self._send(self.handles[at], <object> PyTuple_GET_ITEM(<tuple> message, 1))
+            frames = <object> PyTuple_GET_ITEM(<tuple> message, 1)
+            if full is not None and self.ordered[at] and self._peer(at, frames) in full:
+                # Room may have come up meanwhile; what follows must not overtake what was refused.
+                refused.append((position, EAGAIN))
+                continue
+            errno = self._send(self.handles[at], frames)
             if errno:
                 refused.append((position, errno))
+                if errno == EAGAIN and self.ordered[at]:
+                    if full is None:
+                        full = set()
+                    full.add(self._peer(at, frames))
         return refused
+
+    cdef object _peer(self, Py_ssize_t at, object frames):
+        """Who a message is for: the identity on sockets that have many peers, else the socket itself."""
+        if self.ordered[at] == BY_IDENTITY:
+            return at, bytes(<object> PySequence_Fast_ITEMS(frames)[0])
+        return at
 
     cdef int _send(self, void *handle, object frames) noexcept:
         """Send one message; 0, or the errno of its first refusal.  Runs no Python code."""

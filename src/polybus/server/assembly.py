@@ -10,6 +10,7 @@ import zmq
 from msgspec import Struct, field
 
 from polybus.config import Settings, endpoint
+from polybus.core.actions import Dismiss
 from polybus.core.bus import Bus
 from polybus.core.catalog import Revive
 from polybus.dialects.dbp import Dbp
@@ -49,6 +50,8 @@ class Assembly(Struct):
     served_by_libzmq: list[tuple[int, Publication]] = field(default_factory=list)
     # How clients are answered, by names that mean the same after a restart.
     voices: dict[str, Any] = field(default_factory=dict)
+    # The last word to clients that are told when the broker stops.
+    goodbyes: Callable[[], list[Dismiss]] = list
     # What becomes of registrations of an earlier life; and what nodes are told about heartbeats.
     revive: Revive = lambda entry: None
     agreed: dict[str, Any] = field(default_factory=dict)
@@ -83,7 +86,7 @@ def open_links(
     if admin is None:
         admin = Link(-1, "admin.port", outbound.socket, DeafEar())
 
-    dialects = _dialects(bus, settings, wall, outbound.number)
+    dialects = _dialects(bus, settings, wall, outbound.number, on_disconnect)
     ebus, emqp, dbp = dialects["ebus"], dialects["emqp"], dialects["dbp"]
     outbound.ear = dbp.outbound_ear
     for name in ("ebus.frontend", "ebus.backend"):
@@ -94,8 +97,8 @@ def open_links(
     add(zmq.ROUTER, "emqp.admin", EmqpAdmin(bus, on_disconnect))
     family = {**dialects["mdp1"].tags, **dialects["mdp2"].tags, **dialects["mdr"].tags}
     for name in ("majordomo.clients", "majordomo.workers"):
-        add(zmq.ROUTER, name, RouterEar(bus, "majordomo", family))
-    add(zmq.ROUTER, "dbp.port", RouterEar(bus, "dbp", dbp.tags))
+        add(zmq.ROUTER, name, RouterEar(bus, "majordomo", family, dialects["mdr"].rebuke))
+    add(zmq.ROUTER, "dbp.port", dbp.ear)
 
     publishers = add(zmq.XSUB, "ebus.publish", PublishEar(bus, "ebus"))
     if publishers is not None:
@@ -105,7 +108,7 @@ def open_links(
     if bridges.is_on:
         add(zmq.ROUTER, BRIDGE_PORT, bridges.ear)
         bridges.open(context, settings, links, frame_bytes)
-    assembly = Assembly(links, admin, outbound, subscribers, bridges)
+    assembly = Assembly(links, admin, outbound, subscribers, bridges, goodbyes=emqp.goodbyes)
     for name in ("ebus", "emqp", "mdp1", "mdp2", "mdr"):
         for at in (1, 2):
             assembly.voices[f"{name}.{at}"] = dialects[name].client_voices[at]
@@ -129,7 +132,13 @@ def open_links(
     return assembly
 
 
-def _dialects(bus: Bus, settings: Settings, wall: Callable[[], float], outbound_link: int) -> dict[str, Any]:
+def _dialects(
+    bus: Bus,
+    settings: Settings,
+    wall: Callable[[], float],
+    outbound_link: int,
+    on_disconnect: Callable[[], None],
+) -> dict[str, Any]:
     ebus, emqp, majordomo, dbp = settings.ebus, settings.emqp, settings.majordomo, settings.dbp
     beats = (majordomo.heartbeat_s, majordomo.liveness)
     return {
@@ -143,6 +152,7 @@ def _dialects(bus: Bus, settings: Settings, wall: Callable[[], float], outbound_
             emqp.strict,
             wall=wall,
             expiry_s=emqp.expiry_s or inf,
+            on_disconnect=on_disconnect if emqp.disconnect == "any" else None,
         ),
         "mdp1": Mdp1(bus, *beats),
         "mdp2": Mdp2(bus, *beats),

@@ -102,6 +102,11 @@ class Beacon:
             sender.close()
         self._sockets.clear()
 
+    def addresses(self) -> list[str]:
+        """Where datagrams for everybody go, each machine once."""
+        found = [place.address for place in self._sockets]
+        return [address for address in found if address != LOOPBACK] if LOOPBACK_ALL in found else found
+
     def facts(self) -> dict[str, Any]:
         """For `polybus status`."""
         return {

@@ -104,6 +104,7 @@ class Bridges:
             links.append(link)
             peer = self.dialect.dialled(link.number, place)
             self._lines.append(Line(peer, socket, self._settings.retry_s))
+        self._links = {link.number for link in links if link.name.startswith("bridge.")}
         self._look_at = 0.0
 
     def attach(self, outbox: Outbox, pump: Pump) -> None:
@@ -123,6 +124,8 @@ class Bridges:
         outbox.handlers[Parted] = self._parted
         outbox.handlers[Carry] = lambda action: outbox.put(action.peer.link, action.frames, action)
         outbox.refusals[Carry] = self.dialect.not_carried
+        # A neighbour that does not read is linked anew, and asks again.
+        outbox.links_without_waiting |= self._links
 
     def _advertise(self, action: Advertise) -> None:
         for peer, frames in self.dialect.advertise(action):

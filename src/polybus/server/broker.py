@@ -68,6 +68,7 @@ class Broker:
         self.internal_errors = 0
         self._stop_at: float | None = None
         self._drain_asked = False
+        self._is_drained = False
         self._reload: Callable[[], Settings] | None = None
         self._reload_asked = False
         self._started_at = clock()
@@ -124,6 +125,7 @@ class Broker:
         self._outbox.handlers.update(self._datagrams.handlers)
         if self._datagrams.port:
             self._assembly.agreed["udp"] = self._datagrams.port
+        self.bus.catalog.broadcasts = self._datagrams.broadcast_port > 0
         self._outbox.handlers[act.Dial] = self._dial
         self._outbox.handlers[act.HangUp] = self._hang_up
         self._jobs = JobDesk(self.bus, self._outbox, self._clock, self._keeping.ask)
@@ -151,6 +153,9 @@ class Broker:
         if self._spans is not None:
             self._spans.listen(self.bus)
         self._beacon = Beacon(self.settings.beacon, self.endpoints.get("dbp.port", ""), clock=self._clock)
+        if self._datagrams.broadcast_port and not self._beacon.why_not:
+            self._datagrams.addresses = self._beacon.addresses
+            self._assembly.agreed["broadcast"] = self._datagrams.broadcast_port
         self._data_dir.tell(self.endpoints)
         return self.endpoints
 
@@ -169,6 +174,7 @@ class Broker:
             "drain_s": self.settings.broker.drain_s,
             "endpoints": self.endpoints,
             **self._subscribers.facts(),
+            **self._outbox.pending.facts(),
             "dead_letters_dropped": self._jobs.dropped,
             **self._beacon.facts(),
             **self._bridges.facts(),
@@ -214,7 +220,7 @@ class Broker:
     def _loop(self) -> None:
         bus, outbox, clock = self.bus, self._outbox, self._clock
         subscribers, beacon, bridges = self._subscribers, self._beacon, self._bridges
-        journaling = self._journaling
+        journaling, pending = self._journaling, outbox.pending
         recv_many = self._pump.recv_many
         # The last ones are the pipe that wakes us, and datagrams.
         receive: list[Receive] = [*(ear.receive for ear in self._ears), self._woken, self._datagrams.receive]
@@ -238,6 +244,7 @@ class Broker:
             if now >= bridges.next_at:
                 bridges.tick(now)
             subscribers.resume(now)
+            pending.resume(now)
             outbox.settle(now)
             subscribers.flush(now)
             if bus.lines:
@@ -249,7 +256,9 @@ class Broker:
             journaling.flush(now)
             # What is due soon may become due sooner, but what happens meanwhile must not put it off.
             tick_at = min(tick_at, bus.next_at(now))
-            wake_at = min(tick_at, subscribers.next_at, beacon.next_at, bridges.next_at)
+            if self._is_drained and not pending:
+                break
+            wake_at = min(tick_at, subscribers.next_at, pending.next_at, beacon.next_at, bridges.next_at)
 
     def _survive(self, link: int, frames: Message) -> None:
         """An exception that should not have been: told with all there is to know, and counted."""
@@ -284,8 +293,8 @@ class Broker:
         self.settings = settings
 
     def _end_soon(self) -> None:
-        """Everything is answered: leave as soon as the answers are on their way."""
-        self._stop_at = 0.0
+        """Everything is answered: leave as soon as the answers are on their way, also those that wait."""
+        self._is_drained = True
 
     def _wake(self) -> None:
         # A full pipe wakes the loop anyway; before `open` and after the end there is none.
@@ -340,12 +349,21 @@ class Broker:
         for worker in list(self.bus.workers.values()):
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
         self._outbox.settle(now)
+        unread = self._outbox.pending.messages
+        if unread:
+            log(
+                f"{unread} answers are lost: their clients did not read them in time",
+                "warning",
+                unread=unread,
+            )
         self._subscribers.flush(now)
         note_all(self.bus)
         note_starts(self.bus)
         left = self._keeping.close(now)
         if left:
             log(f"{left} notes could not be written to {self.settings.broker.data_dir}", "error")
+        # Behind the answers that waited for the disk: after a goodbye nobody reads on.
+        self.bus.actions += self._assembly.goodbyes()
         self._outbox.settle(now)
         if self._spans is not None:
             self._spans.close()

@@ -3,6 +3,9 @@
 It belongs to the loop like any other: the pump says when it can be read, then everything that is there is
 read, within a bound, and nothing ever waits.  What a datagram means is the core's business
 (`core/leases.py`), and so is where ours go.  Nothing is sent in answer to a datagram.
+
+The heartbeats for everybody go where the beacon goes.  They leave from this socket: a node knows its broker
+by the address and the port that they come from, because several brokers may broadcast on one network.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable
+from ipaddress import ip_address
+from math import inf
 from typing import Any, Final
 
 from polybus.config import Settings, endpoint
@@ -27,6 +32,9 @@ SETTING: Final = "dbp.udp"
 AT_ONCE: Final = 2000
 # Room in the kernel for the beats of a few thousand nodes that come at once; it may give us less.
 BUFFER_BYTES: Final = 8 * 1024 * 1024
+# A network gets no more than one heartbeat in this time, whatever nodes agree to: everybody there gets it.
+# Nodes that want them faster get their own (`core.leases`).
+NETWORK_EVERY_S: Final = 1.0
 
 
 class Datagrams:
@@ -36,9 +44,14 @@ class Datagrams:
         self._bus = bus
         self._wall = wall
         self._name = settings.broker.name.encode()
-        # Datagrams that were no heartbeats, and ours that the system did not take.
+        # Where heartbeats for everybody go now.
+        self.addresses: Callable[[], list[str]] = list
+        self._broadcast_port = settings.dbp.broadcast_port if settings.beacon.enabled else 0
+        self._network_at = -inf
+        # Datagrams that were no heartbeats, ours that the system did not take, and those to everybody.
         self.invalid = 0
         self.unsent = 0
+        self.broadcast = 0
         self._socket: socket.socket | None = None
         self.endpoint = ""
         place = endpoint(settings, SETTING) or ""
@@ -58,11 +71,22 @@ class Datagrams:
         return int(self.endpoint.rpartition(":")[2]) if self.endpoint else 0
 
     @property
+    def broadcast_port(self) -> int:
+        """Where nodes listen for heartbeats; 0 if none are broadcast."""
+        if self._socket is None or self._socket.family != socket.AF_INET:
+            return 0
+        return self._broadcast_port
+
+    @property
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {act.Beckon: self._beckon}
+        return {act.Beckon: self._beckon, act.BroadcastBeat: self._broadcast}
 
     def facts(self) -> dict[str, Any]:
-        return {"datagrams_invalid": self.invalid, "datagrams_unsent": self.unsent}
+        return {
+            "datagrams_invalid": self.invalid,
+            "datagrams_unsent": self.unsent,
+            "datagrams_broadcast": self.broadcast,
+        }
 
     def receive(self, link: int, frames: Message, now: float) -> None:
         """The socket can be read."""
@@ -91,9 +115,33 @@ class Datagrams:
             # Full, or there is no way: the next one is due soon.
             self.unsent += 1
 
+    def _broadcast(self, action: act.BroadcastBeat) -> None:
+        now_s = self._wall()
+        # The time of day may be set back; then it is the next moment that counts.
+        is_network_due = not 0 <= now_s - self._network_at < NETWORK_EVERY_S
+        packet = write_beat_packet(self._name, now_s)
+        for address in self.addresses():
+            if not _is_loopback(address):
+                if not is_network_due:
+                    continue
+                self._network_at = now_s
+            try:
+                self._sendto(packet, (address, self._broadcast_port))
+                self.broadcast += 1
+            except OSError:
+                self.unsent += 1
+
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        # A host name.
+        return False
 
 
 def _bound(place: str) -> socket.socket:
@@ -105,6 +153,7 @@ def _bound(place: str) -> socket.socket:
     found = socket.socket(family, socket.SOCK_DGRAM)
     try:
         found.setblocking(False)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         with contextlib.suppress(OSError):
             found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         found.bind(("" if host == "*" else host, 0 if port == "*" else int(port)))

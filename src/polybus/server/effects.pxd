@@ -14,6 +14,8 @@ cdef class Outbox:
     cdef public object _pump
     cdef public list _messages
     cdef public list _sources
+    cdef public object pending
+    cdef public set links_without_waiting
     cdef public list subscribers
     cdef public object on_full_subscriber
     cdef public dict refusals

@@ -2,7 +2,8 @@
 
 `Outbox.add` turns actions into messages; `Outbox.send` hands them to the pump in one batch and
 turns every refusal back into an event, so that nothing is lost without the core knowing:
-EHOSTUNREACH means that the peer is gone, EAGAIN that its pipe is full.
+EHOSTUNREACH means that the peer is gone, EAGAIN that its pipe is full: what a client has no room for waits
+(`pending`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.actions import Answer, Deliver
 from polybus.core.bus import Bus
-from polybus.core.model import Reason
+from polybus.core.model import Address, Reason
 from polybus.core.records import Worker
 from polybus.errors import LocalProtocolError
+from polybus.server.pending import RECEIVERS, Pending
 from polybus.server.pump import Pump
 from polybus.wire.frames import Frame
 
@@ -51,6 +53,9 @@ class Outbox:
         self._pump = pump
         self._messages: list[tuple[int, Message]] = []
         self._sources: list[Any] = []
+        self.pending = Pending(pump, self._answer_lost)
+        # Links to peers that do not wait for what they have no room for.
+        self.links_without_waiting: set[int] = set()
         # Where publications go that libzmq hands to its subscribers: link number and how it is written there.
         self.subscribers: list[tuple[int, Publication]] = []
         # Called for a publication that a full subscriber did not take: (link, message).
@@ -144,6 +149,8 @@ class Outbox:
     def _send(self, now: float) -> None:
         messages, sources = self._messages, self._sources
         self._messages, self._sources = [], []
+        if self.pending:
+            messages, sources = self._queue_behind(messages, sources, now)
         refused = self._pump.send_many(messages)
         for position, number in refused:
             if type(sources[position]) not in (Deliver, Parcel):
@@ -157,6 +164,25 @@ class Outbox:
                 for deliver in reversed(source.delivers):
                     self._refused(deliver, messages[position], number, now)
 
+    def _queue_behind(
+        self, messages: list[tuple[int, Message]], sources: list[Any], now: float
+    ) -> tuple[list[tuple[int, Message]], list[Any]]:
+        """Let messages wait whose client waits for earlier ones. Returns the others."""
+        free_messages: list[tuple[int, Message]] = []
+        free_sources: list[Any] = []
+        pending, limits = self.pending, self._bus.limits
+        for (link, message), source in zip(messages, sources, strict=True):
+            receiver = RECEIVERS.get(type(source))
+            if receiver is not None and (client := receiver(source)) in pending:
+                pending.add(client, link, message, source, limits, now)
+            else:
+                free_messages.append((link, message))
+                free_sources.append(source)
+        return free_messages, free_sources
+
+    def _answer_lost(self, client: Address, request_id: bytes, why: str, now: float) -> None:
+        self._bus.handle(events.AnswerLost(client, request_id, why), now)
+
     def _refused(self, action: Any, message: tuple[int, Message], number: int, now: float) -> None:
         gone = number == errno.EHOSTUNREACH
         why = (
@@ -166,6 +192,10 @@ class Outbox:
             if number == errno.EAGAIN
             else "the send failed"
         )
+        receiver = RECEIVERS.get(type(action)) if number == errno.EAGAIN else None
+        if receiver is not None and message[0] not in self.links_without_waiting:
+            self.pending.add(receiver(action), *message, action, self._bus.limits, now)
+            return
         match action:
             case act.Deliver(worker, request):
                 if gone:
@@ -179,7 +209,7 @@ class Outbox:
                 if gone:
                     self._bus.handle(events.Unasked(peer), now)
             case act.Answer() | act.Refuse() | act.Stream() | act.Accept():
-                self._bus.handle(events.AnswerLost(action.client, action.request_id, why), now)
+                self._answer_lost(action.client, action.request_id, why, now)
             case act.Fanout():
                 self.on_full_subscriber(*message)
             case _:

@@ -15,7 +15,7 @@ from polybus.config import Settings
 from polybus.core import catalog, events
 from polybus.core.bus import Bus
 from polybus.core.catalog import Revive
-from polybus.core.model import QueuePolicy, Retrying
+from polybus.core.model import Retrying
 from polybus.core.restoring import restore
 from polybus.core.tables import DESK
 from polybus.dialects.port import Voice
@@ -59,22 +59,7 @@ class Keeping:
         self._bus.logs.change(kept.count, kept.bytes, kept.age_s, kept.warnings_age_s)
         self._bus.book.timezone = jobs.timezone
         self._bus.book.missed = jobs.missed
-        self._bus.change_policies(
-            [
-                (
-                    pattern,
-                    QueuePolicy(
-                        rule.guarantee,
-                        rule.retries,
-                        rule.timeout_s,
-                        rule.concurrency,
-                        rule.rate_per_s,
-                        rule.weight,
-                    ),
-                )
-                for pattern, rule in settings.queues.items()
-            ]
-        )
+        self._bus.change_policies(list(settings.queues.items()))
 
     def begin(
         self, links: dict[int, str], voices: dict[str, Any], now: float, revive: Revive = lambda entry: None

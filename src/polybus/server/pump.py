@@ -15,7 +15,9 @@ What both promise:
   that the peer is gone.  High-water marks count only if they were set before bind or connect.
 - `send_many` never waits, and looks at the whole batch before it sends any of it: TypeError, IndexError
   and ValueError mean that nothing was sent.
-- Messages of one socket keep their order.  The socket that is read first changes with every call, and
+- Messages to one peer keep their order: after one that found the peer's pipe full, `send_many` refuses the
+  peer's further ones, too, even if there is room again.
+- Messages of one socket are received in order.  The socket that is read first changes with every call, and
   none gives more than `limit` messages a call, so a busy one does not starve the others.
 - A closed socket raises `zmq.ZMQError` (ENOTSOCK), a terminated context `zmq.ContextTerminated`.
 - A pump belongs to the thread that uses its sockets.

@@ -112,8 +112,13 @@ class PyzmqPump:
         self._check_open()
         batch = [self._checked(*message) for message in messages]
         refused: list[tuple[int, int]] = []
+        # Peers whose pipe was found full: room may come up, but nothing must overtake what was refused.
+        full: set[Any] = set()
         send = _send
         for position, (socket, frames) in enumerate(batch):
+            if full and _receiver(socket, frames) in full:
+                refused.append((position, errno.EAGAIN))
+                continue
             last = len(frames) - 1
             at = -1
             try:
@@ -126,6 +131,8 @@ class PyzmqPump:
                 send(socket, frames[at], _LAST)
             except zmq.ZMQError as error:
                 refused.append((position, error.errno or errno.EIO))
+                if error.errno == errno.EAGAIN and not at:
+                    full.add(_receiver(socket, frames))
                 if at:
                     _finish(socket, frames, at + 1)
             except BaseException:
@@ -142,6 +149,15 @@ class PyzmqPump:
         if type(frames) not in _FAST or not _PLAIN.issuperset(map(type, frames)):
             frames = [_settled(frame) for frame in frames]
         return self._sockets[index], frames
+
+
+def _receiver(socket: Any, frames: Sequence[Any]) -> Any:
+    """Who a message is for: the identity on sockets that have many peers, else the socket itself.
+    Publications are for nobody in particular, and have no order to keep."""
+    kind = socket.get(zmq.TYPE)
+    if kind in (zmq.ROUTER, zmq.STREAM):
+        return socket, bytes(frames[0])
+    return socket if kind in (zmq.DEALER, zmq.PUSH, zmq.PAIR) else object()
 
 
 def _settled(frame: Sendable) -> Sendable:

@@ -12,6 +12,7 @@ Any node may ask, serve, or both, so there are only two tables:
 
 Peers of the original implementation take no message of fewer than three frames: what we write
 always has a third one, be it empty, and a third frame that carries nothing is taken everywhere.
+`strict` writes the document's form instead, without it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from polybus.wire.frames import (
     check_name,
     read_body,
     read_name,
+    read_text,
     refuse,
 )
 
@@ -59,16 +61,27 @@ PONG: Final = b"pong"
 # An info request for this name is about the broker itself, if it is polybus: its name and its endpoints.
 BROKER: Final = b"polybus.broker"
 
+# Between the names of an info request for several services.
+COMMA: Final = b","
 # Reasons are read by people.
 MAX_REASONS: Final = 32
 MAX_REASON_BYTES: Final = 1024
 
 
 class InfoRequest(Struct, frozen=True):
-    """Node to broker: tell me about this service, or about all if the name is empty."""
+    """Node to broker: tell me about this service, or about all if the name is empty.
+
+    The text may name several services, separated by commas.  A name may have a comma itself: only who knows
+    the services can tell the two apart.
+    """
 
     service: bytes
     form: TimeForm = TimeForm.FLOAT
+
+    @property
+    def several(self) -> tuple[bytes, ...]:
+        """The names, if the text is a list."""
+        return _split_names(self.service) if COMMA in self.service else ()
 
 
 class Call(Struct, frozen=True):
@@ -169,8 +182,21 @@ def _read_request(frames: Frames, at: int, form: TimeForm) -> InfoRequest | Call
     if len(frames) < at + 3:
         raise refuse("short", f"REQUEST has {len(frames) - at} frames; it takes 3 or more")
     if len(frames) == at + 3:
-        return InfoRequest(_optional_name(frames, at, "REQUEST"), form)
+        return InfoRequest(_read_names(frames[at + 2]), form)
     return Call(read_name(frames[at + 2], "service name"), read_body(frames, at + 3), form)
+
+
+def _read_names(frame: Frame) -> bytes:
+    text = read_text(frame, "service name")
+    if COMMA not in text:
+        return read_name(frame, "service name") if len(frame) else EMPTY
+    for name in _split_names(text):
+        read_name(name, "service name")
+    return text
+
+
+def _split_names(text: bytes) -> tuple[bytes, ...]:
+    return tuple(name for part in text.split(COMMA) if (name := part.strip(b" ")))
 
 
 def _read_answer(frames: Frames, at: int, form: TimeForm) -> Answer:
@@ -180,12 +206,14 @@ def _read_answer(frames: Frames, at: int, form: TimeForm) -> Answer:
 
 
 def _read_registration(frames: Frames, at: int, form: TimeForm) -> Registration:
-    info = read_info(_only_frame(frames, at, form, "REGISTRATION"), form)
+    first, *more = _info_frames(frames, at, form, "REGISTRATION")
+    info = read_info(first, form, more)
     return Registration(info, info.missing, form)
 
 
 def _read_update(frames: Frames, at: int, form: TimeForm) -> Update:
-    return Update(*read_changes(_only_frame(frames, at, form, "UPDATE"), form), form)
+    first, *more = _info_frames(frames, at, form, "UPDATE")
+    return Update(*read_changes(first, form, more), form)
 
 
 def _read_approved(frames: Frames, at: int, form: TimeForm) -> Approved:
@@ -227,10 +255,10 @@ def _read_pong(frames: Frames, at: int, form: TimeForm) -> Pong:
     return Pong(_optional_name(frames, at, "PONG"), form)
 
 
-def _only_frame(frames: Frames, at: int, form: TimeForm, what: str) -> Frame:
-    if len(frames) != at + 3:
-        raise RegistrationRefused((f"{what} has {len(frames) - at} frames; it takes 3",), form)
-    return frames[at + 2]
+def _info_frames(frames: Frames, at: int, form: TimeForm, what: str) -> Frames:
+    if len(frames) < at + 3:
+        raise RegistrationRefused((f"{what} has {len(frames) - at} frames; it takes 3 or more",), form)
+    return frames[at + 2 :]
 
 
 def _optional_frame(frames: Frames, at: int, what: str) -> Frame:
@@ -309,7 +337,7 @@ def write_from_node(message: BrokerReads, now_s: float) -> list[Frame]:
         case Ping(body, form):
             return [PING, write_time(now_s, form), *_some(body)]
         case InfoRequest(service, form):
-            return [REQUEST, write_time(now_s, form), _checked_if_any(service)]
+            return [REQUEST, write_time(now_s, form), _checked_names(service)]
         case Heartbeat(name, form):
             return write_heartbeat(_checked_if_any(name), now_s, form)
         case Disconnect(name, form):
@@ -340,8 +368,11 @@ def write_error(text: str, now_s: float, form: TimeForm) -> list[Frame]:
     return [REPLY, write_time(now_s, form), msgspec.json.encode({"Error": text})]
 
 
-def write_approved(config: Mapping[str, Any], now_s: float, form: TimeForm) -> list[Frame]:
-    return [APPROVED, write_time(now_s, form), msgspec.json.encode(config) if config else EMPTY]
+def write_approved(
+    config: Mapping[str, Any], now_s: float, form: TimeForm, strict: bool = False
+) -> list[Frame]:
+    head: list[Frame] = [APPROVED, write_time(now_s, form)]
+    return [*head, msgspec.json.encode(config)] if config else _filled(head, strict)
 
 
 def write_denied(
@@ -358,16 +389,28 @@ def write_heartbeat(name: bytes, now_s: float, form: TimeForm) -> list[Frame]:
     return [HEARTBEAT, write_time(now_s, form), name]
 
 
-def write_disconnect(now_s: float, form: TimeForm, name: bytes = EMPTY) -> list[Frame]:
-    return [DISCONNECT, write_time(now_s, form), name]
+def write_disconnect(now_s: float, form: TimeForm, name: bytes = EMPTY, strict: bool = False) -> list[Frame]:
+    head: list[Frame] = [DISCONNECT, write_time(now_s, form)]
+    return [*head, name] if name else _filled(head, strict)
 
 
-def write_acknowledge(now_s: float, form: TimeForm) -> list[Frame]:
-    return [ACKNOWLEDGE, write_time(now_s, form), EMPTY]
+def write_acknowledge(now_s: float, form: TimeForm, strict: bool = False) -> list[Frame]:
+    return _filled([ACKNOWLEDGE, write_time(now_s, form)], strict)
+
+
+def _filled(head: list[Frame], strict: bool) -> list[Frame]:
+    return head if strict else [*head, EMPTY]
 
 
 def _checked_if_any(name: bytes) -> bytes:
     return check_name(name, "service name") if name else EMPTY
+
+
+def _checked_names(text: bytes) -> bytes:
+    try:
+        return _read_names(text)
+    except RemoteProtocolError as error:
+        raise LocalProtocolError(str(error)) from None
 
 
 def _some(body: list[Frame]) -> list[Frame]:

@@ -5,6 +5,9 @@ original implementation sends a name and `interfaces` and knows neither function
 Both are read into one `NodeInfo`.  What is absent is only listed: whether that is enough is the
 broker's decision.  What is present must be usable, and if it is not, *all* the reasons come back
 at once, because DENIED carries them to whoever has to correct the configuration.
+
+The information may come in several frames ("Frame 3+"), each a JSON object.  They are read as one object; of
+two values for one key the later one counts.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ from msgspec import Struct
 
 from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.wire.dbp_time import TimeForm
-from polybus.wire.frames import MAX_TEXT_BYTES, Frame, read_name, read_text, refuse
+from polybus.wire.frames import MAX_TEXT_BYTES, Frame, Frames, read_name, read_text, refuse
 from polybus.wire.mdr import MAX_CREDIT
 
 # A host or IP address becomes part of a ZeroMQ endpoint, where "/" and ";" have a meaning.
 _HOST: Final = re.compile(r"[A-Za-z0-9.:_-]{1,253}", re.ASCII)
 # One sentence about what a service does, not its manual.
 MAX_FUNCTION_CHARS: Final = 1024
+# Frames of one REGISTRATION; together they have no more bytes than one may have.
+MAX_INFO_FRAMES: Final = 32
 # A service has a handful of sockets.
 MAX_INTERFACES: Final = 32
 # Shorter is a flood, longer is no heartbeat.
@@ -32,6 +37,8 @@ MIN_HEARTBEAT_S: Final = 0.01
 MAX_HEARTBEAT_S: Final = 86_400.0
 # Entries are encoded again, deeper, in the catalog; far from the recursion limit of either side.
 MAX_DEPTH: Final = 16
+# Where the datagrams of a node come from, if that is not its `ip`: a field of ours.
+HEARTBEAT_IP: Final = "heartbeat_ip"
 # A list of every service of a large bus; 64 KiB each would be too strict for all of them together.
 MAX_CATALOG_BYTES: Final = 16 * 1024 * 1024
 
@@ -89,14 +96,14 @@ def read_json_object(frame: Frame, what: str) -> dict[str, Any]:
     return _decode(read_text(frame, what), what)
 
 
-def read_info(frame: Frame, form: TimeForm) -> NodeInfo:
-    """The JSON object of a REGISTRATION."""
-    return NodeInfo(**_read_fields(frame, form))
+def read_info(frame: Frame, form: TimeForm, more: Frames = ()) -> NodeInfo:
+    """The JSON object of a REGISTRATION; `more` are further ones that belong to it."""
+    return NodeInfo(**_read_fields((frame, *more), form))
 
 
-def read_changes(frame: Frame, form: TimeForm) -> tuple[bytes, dict[str, Any]]:
+def read_changes(frame: Frame, form: TimeForm, more: Frames = ()) -> tuple[bytes, dict[str, Any]]:
     """The JSON object of an UPDATE: the name, and the fields of `NodeInfo` that change."""
-    fields = _read_fields(frame, form)
+    fields = _read_fields((frame, *more), form)
     return fields.pop("name"), fields
 
 
@@ -152,9 +159,23 @@ def _is_shallow(value: object, levels: int) -> bool:
     return True
 
 
-def _read_fields(frame: Frame, form: TimeForm) -> dict[str, Any]:
+def _read_objects(frames: Frames) -> dict[str, Any]:
+    size = sum(len(frame) for frame in frames)
+    if len(frames) > MAX_INFO_FRAMES or size > MAX_TEXT_BYTES:
+        raise refuse(
+            "too_long",
+            f"service information has {len(frames)} frames of {size} bytes; allowed are {MAX_INFO_FRAMES} "
+            f"and {MAX_TEXT_BYTES}",
+        )
+    given: dict[str, Any] = {}
+    for frame in frames:
+        given |= read_json_object(frame, "service information")
+    return given
+
+
+def _read_fields(frames: Frames, form: TimeForm) -> dict[str, Any]:
     try:
-        given = read_json_object(frame, "service information")
+        given = _read_objects(frames)
     except RemoteProtocolError as error:
         raise RegistrationRefused((str(error),), form) from None
     fields: dict[str, Any] = {}
@@ -313,7 +334,7 @@ def _checked(entry: dict[str, Any]) -> bytes:
     # Services write this once in their life: reading it back finds every mistake the broker would find.
     try:
         text = msgspec.json.encode({**entry, "name": entry["name"].decode()})
-        _read_fields(text, TimeForm.FLOAT)
+        _read_fields((text,), TimeForm.FLOAT)
     except (RemoteProtocolError, TypeError, ValueError, RecursionError) as error:
         raise LocalProtocolError(f"service information cannot be sent: {error}") from None
     return text

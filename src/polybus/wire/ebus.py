@@ -1,9 +1,10 @@
 """EBUS 1.0: services, requests with ids, and a tag that says who a message was sent by.
 
 Every message is [tag, type, …].  The tag is the type of the sender as EBUS sees it: what comes from
-the client side is `EBC01`, what comes from the worker side is `EBW01`, and the broker passes it on.  So a
-broker speaks to workers as `EBC01` and to clients as `EBW01`; public peers drop anything else (EBUS-4).
-The document shows `EBW01` on everything a worker gets but requests; readers take both.
+the client side is `EBC01`, what comes from the worker side is `EBW01`, and the broker passes it on.  So
+requests and cancellations go to workers as `EBC01`, answers go to clients as `EBW01`, and public peers drop
+anything else (EBUS-4).  On PING, HEARTBEAT and DISCONNECT the document shows `EBW01` to everybody; public
+brokers put `EBC01` on those for workers, so a worker takes both.
 
     broker  reads  CLIENT_COMMANDS  from clients;  these and  WORKER_COMMANDS  from workers,
                    because a worker may itself be a client on the same socket (EBUS-26)
@@ -327,6 +328,11 @@ def write_request(
     """Always with a data frame: the time to live is known by its position."""
     head = [CLIENT_TAG, word, service, request_id, *(_one(body) or (EMPTY,))]
     return head if ttl_ms is None else [*head, b"%d" % ttl_ms]
+
+
+def write_document_request(service: bytes, request_id: bytes, body: list[Frame]) -> list[Frame]:
+    """REQUEST with the frames of the document's table and no others; data is optional there."""
+    return [CLIENT_TAG, REQUEST, service, request_id, *_one(body)]
 
 
 def write_order(request_id: bytes, body: list[Frame], ttl_ms: int) -> list[Frame]:

@@ -74,8 +74,11 @@ from polybus.wire.emqp_messages import Status as Status
 from polybus.wire.emqp_messages import WorkerMessage as WorkerMessage
 from polybus.wire.emqp_schedule import Schedule as Schedule
 from polybus.wire.emqp_schedule import Unschedule as Unschedule
+from polybus.wire.emqp_schedule import identify_kept as identify_kept
+from polybus.wire.emqp_schedule import jobs_to_remove as jobs_to_remove
 from polybus.wire.emqp_schedule import read_schedule, read_unschedule, write_schedule, write_unschedule
 from polybus.wire.emqp_schedule import schedule_hash as schedule_hash
+from polybus.wire.emqp_schedule import with_times as with_times
 from polybus.wire.frames import (
     EMPTY,
     Frame,
@@ -317,7 +320,11 @@ def write_result(msg_id: bytes, body: list[Frame], original_id: bytes) -> list[F
 
 
 def write_reply(msg_id: bytes, body: list[Frame]) -> list[Frame]:
-    """The document's form, as the admin port answers."""
+    """The document's form: for the admin port, and for clients if the broker is strict.
+
+    It has room for one id.  A strict broker puts the id of the request there, because a client with more
+    than one request open could not tell otherwise which of them this is the reply to.
+    """
     return [TAG, b"REPLY", msg_id, one_frame(body)]
 
 

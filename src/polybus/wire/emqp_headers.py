@@ -32,6 +32,8 @@ class Headers(Struct, frozen=True):
     """What a client asks for besides the job itself; `run_count` None means forever.
 
     `attempt` is the broker's word to a polybus worker: how often the job was handed out, this time included.
+    `receipt_requested` is a polybus client's word to the broker: say when you have the job, also if you
+    are strict and say so to nobody else.
     """
 
     reply_requested: bool = False
@@ -42,6 +44,7 @@ class Headers(Struct, frozen=True):
     run_count: int | None = None
     attempt: int = 0
     other: tuple[str, ...] = ()
+    receipt_requested: bool = False
 
 
 NO_HEADERS: Final = Headers()
@@ -51,6 +54,7 @@ _FLAGS: Final = {
     "reply-requested": "reply_requested",
     "guarantee": "guarantee",
     "nohaste": "nohaste",
+    "receipt-requested": "receipt_requested",
 }
 # Header name → field of Headers, largest value.
 _NUMBERS: Final = {

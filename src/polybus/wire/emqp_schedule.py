@@ -6,8 +6,10 @@ Both become one message.  In the document's form the times are looked for in the
 ["run", object], under the names that public clients use, `interval_secs` and `cron`.  `raw`
 keeps the frames as they came, so that they can be forwarded to an external scheduler unchanged.
 
-A schedule is known by what it runs, not by when (`schedule_hash`): scheduling the same job again replaces
-its times, and UNSCHEDULE needs no interval.
+A schedule is known by what it runs, not by when (`identify`): scheduling the same job again replaces its
+times, and UNSCHEDULE needs neither an interval nor a queue.  EventMQ's job names its callable, so it is one
+job in whatever queue it runs.  Every other message means what the queue's workers make of it, so SCHEDULE
+keeps one schedule for each queue, and UNSCHEDULE removes those of all queues.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ MAX_CRON_BYTES: Final = 255
 
 # The six parts that make one job different from another.
 _IDENTITY: Final = ("args", "kwargs", "class_args", "class_kwargs", "path", "callable")
+# Where a message in the document's form has its times.
+_TIMES: Final = ("interval_secs", "cron")
 
 
 class Schedule(Struct, frozen=True):
@@ -113,19 +117,135 @@ def write_unschedule(message: Unschedule, tag: bytes, document: bool = False) ->
     return [*head, message.message] if document else [*head, b"-1", message.message, EMPTY]
 
 
-def schedule_hash(message: Schedule | Unschedule) -> str:
-    """The name of a schedule: for a public client's job the hash that public schedulers use, too."""
+class Identity(Struct, frozen=True):
+    """What makes two schedules the same one."""
+
+    # The job that it runs, without its times.
+    job: str
+    # The queue, where the same message in another queue is another schedule.
+    queue: bytes
+    # The key under which a new schedule is kept.
+    key: str
+
+
+def schedule_hash(message: Schedule) -> str:
+    """The key of a new schedule: for a public client's job the hash that public schedulers use, too."""
+    return identify(message.queue, message.message, message.interval_s, message.cron).key
+
+
+def identify(queue: bytes, message: bytes, interval_s: float | None, cron: bytes) -> Identity:
+    value = _json(message)
+    public = _public_hash(value)
+    if public:
+        return Identity(public, EMPTY, public)
+    # Times in a message are those of its schedule only if they are the same: else they belong to the job.
+    timeless = _without_times(value) if _tells(value, interval_s, cron) else None
+    job = _canonical(value if timeless is None else timeless)
+    key = message if timeless is None or job is None else job
+    return Identity(_hash(message if job is None else job), queue, _hash_in(queue, key))
+
+
+def identify_kept(
+    key: str, queue: bytes, message: bytes, interval_s: float | None, cron: str
+) -> tuple[str, bytes] | None:
+    """Job and queue of the identity of a schedule that is kept already; None if its owner chose its key.
+
+    An earlier version kept every schedule of a message that is no public client's job under the hash of its
+    queue and all of its bytes; so does the service `polybus.schedule`.
+    """
+    found = identify(queue, message, interval_s, cron.encode())
+    return (found.job, found.queue) if key in (found.key, _hash_in(queue, message)) else None
+
+
+def jobs_to_remove(message: Unschedule) -> tuple[str, ...]:
+    """The jobs that an UNSCHEDULE may mean, the likeliest first.
+
+    It need not tell the times of the schedule, and may tell others: what looks like times in it may also be a
+    part of the job.
+    """
     value = _json(message.message)
+    public = _public_hash(value)
+    if public:
+        return (public,)
+    found = [_canonical(value) or message.message]
+    timeless = _without_times(value)
+    if timeless is not None:
+        found.append(_canonical(timeless) or message.message)
+    return tuple(map(_hash, found))
+
+
+def _public_hash(value: Any) -> str:
+    """The hash that public schedulers use; empty if this is not their kind of job."""
     job = value[1] if type(value) is list and len(value) > 1 else None
     if type(job) is dict and all(part in job for part in _IDENTITY):
-        try:
-            text = json.dumps({part: job[part] for part in _IDENTITY}, sort_keys=True)
-        except RecursionError:
-            pass  # too deep to be compared by meaning: by its bytes, then
-        else:
-            return sha1(text.encode(), usedforsecurity=False).hexdigest()
+        text = _canonical({part: job[part] for part in _IDENTITY})
+        if text is not None:
+            return _hash(text)
+    return ""
+
+
+def _hash(text: bytes) -> str:
+    return sha1(text, usedforsecurity=False).hexdigest()
+
+
+def _hash_in(queue: bytes, text: bytes) -> str:
     # A queue name is printable, so a zero byte keeps ("ab", "c") and ("a", "bc") apart.
-    return sha1(message.queue + b"\0" + message.message, usedforsecurity=False).hexdigest()
+    return _hash(queue + b"\0" + text)
+
+
+def _canonical(value: Any) -> bytes | None:
+    """The same bytes for the same JSON list or object; None if the value is something else, or too deep."""
+    if type(value) not in (list, dict):
+        return None
+    try:
+        return json.dumps(value, sort_keys=True).encode()
+    except RecursionError:
+        return None
+
+
+def _object_in(value: Any) -> dict[str, Any] | None:
+    """The object that may have the times: the message itself, or what follows its first word."""
+    if type(value) is list and len(value) > 1:
+        value = value[1]
+    return value if type(value) is dict else None
+
+
+def _tells(value: Any, interval_s: float | None, cron: bytes) -> bool:
+    job = _object_in(value)
+    if job is None or not any(name in job for name in _TIMES):
+        return False
+    if interval_s is not None:
+        return bool(job.get("interval_secs") == interval_s)
+    return bool(cron) and bool(job.get("cron") == cron.decode())
+
+
+def _without_times(value: Any) -> Any:
+    """The same message without its times; None if it has none."""
+    job = _object_in(value)
+    if job is None or not any(name in job for name in _TIMES):
+        return None
+    rest = {name: part for name, part in job.items() if name not in _TIMES}
+    return rest if value is job else [value[0], rest, *value[2:]]
+
+
+def with_times(message: Schedule) -> bytes | None:
+    """The message with the times of its schedule in it, as the document's form needs it; None if the message
+    is no JSON that could carry them."""
+    value = _json(message.message)
+    job = _object_in(value)
+    if job is None:
+        return None
+    if _tells(value, message.interval_s, message.cron):
+        return message.message
+    rest = {name: part for name, part in job.items() if name not in _TIMES}
+    if message.interval_s is not None:
+        rest["interval_secs"] = message.interval_s
+    else:
+        rest["cron"] = message.cron.decode()
+    try:
+        return json.dumps(rest if value is job else [value[0], rest, *value[2:]]).encode()
+    except RecursionError:
+        return None
 
 
 def _is_long(frames: Frames, at: int, what: str) -> bool:
@@ -161,10 +281,8 @@ def _is_cron(text: bytes) -> bool:
 
 
 def _times_in(message: bytes) -> tuple[int | None, bytes]:
-    job = _json(message)
-    if type(job) is list and len(job) > 1:
-        job = job[1]
-    if type(job) is not dict:
+    job = _object_in(_json(message))
+    if job is None:
         return None, EMPTY
     interval_s, cron = job.get("interval_secs"), job.get("cron")
     if interval_s in (None, -1):

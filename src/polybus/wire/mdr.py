@@ -39,7 +39,6 @@ CLIENT_TAG: Final = b"MDRC01"
 WORKER_TAG: Final = b"MDRW01"
 # The draft shows DISCONNECT with the header of MDP/0.2: so we send it, and take either.
 DRAFT_DISCONNECT_TAG: Final = b"MDPW02"
-DISCONNECT_TAGS: Final = frozenset({WORKER_TAG, DRAFT_DISCONNECT_TAG})
 
 # A REQUEST to a worker with one more frame, its context: a word between polybus brokers and workers.
 TRACED: Final = b"TRACED"
@@ -204,9 +203,11 @@ def read_credit(frame: Frame) -> int:
 
 
 def _envelope(frames: Frames, at: int, what: str) -> tuple[bytes, bytes, list[Frame]]:
-    # One address frame, one empty frame, one id frame, then the body (MDR-31, MDR-32).
-    if len(frames) < at + 6:
-        raise refuse("short", f"{what} has {len(frames) - at} frames; it takes 6 or more")
+    # One address frame, one empty frame, one id frame, then the body (MDR-31, MDR-32).  The draft counts "5
+    # or more frames" and shows the body from frame 5 on, so these commands may have no body frame (MDR-44).
+    # A client's commands have one at least, because there the body begins with frame 4.
+    if len(frames) < at + 5:
+        raise refuse("short", f"{what} has {len(frames) - at} frames; it takes 5 or more")
     if len(frames[at + 3]):
         raise refuse("envelope", f"{what} has no empty frame after the client address")
     return read_id(frames[at + 2], "client address"), read_id(frames[at + 4]), read_body(frames, at + 5)
@@ -260,9 +261,9 @@ def split_request(
     return None
 
 
-def split_final(frames: list[Frame], at: int) -> tuple[bytes, list[Frame]] | None:
-    """Client address and body of a good FINAL of a worker; None if it is anything else."""
-    if len(frames) < at + 6 or len(frames) > at + _MAX_BODY:
+def split_final(frames: list[Frame], at: int) -> tuple[bytes, bytes, list[Frame]] | None:
+    """Client address, id and body of a good FINAL of a worker; None if it is anything else."""
+    if len(frames) < at + 5 or len(frames) > at + _MAX_BODY:
         return None
     command, address, request_id = frames[at + 1], frames[at + 2], frames[at + 4]
     if (
@@ -274,7 +275,7 @@ def split_final(frames: list[Frame], at: int) -> tuple[bytes, list[Frame]] | Non
         and 0 < len(address) <= _MAX_ID
         and 0 < len(request_id) <= _MAX_ID
     ):
-        return address, frames[at + 5 :]
+        return address, request_id, frames[at + 5 :]
     return None
 
 
@@ -390,7 +391,7 @@ def write_disconnect(tag: bytes = DRAFT_DISCONNECT_TAG) -> list[Frame]:
     return [tag, b"\x06"]
 
 
-# Every command with a body has at least one body frame, be it empty.
+# We send every command that has a body with at least one body frame, be it empty.
 _ONE_EMPTY: Final[list[Frame]] = [EMPTY]
 
 

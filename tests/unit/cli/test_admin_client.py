@@ -13,6 +13,7 @@ import zmq
 from polybus.client import admin as module
 from polybus.client.admin import TAG, AdminClient, QuestionRefused
 from polybus.errors import ConfigError, ConnectionLost
+from support.patience import patient
 
 Answers = Callable[[bytes, dict[str, Any]], list[list[bytes]]]
 
@@ -45,7 +46,7 @@ class Scripted:
 
     def close(self) -> None:
         self._stopping = True
-        self._thread.join(10)
+        self._thread.join(patient(10))
         self._socket.close(0)
         self._context.term()
 

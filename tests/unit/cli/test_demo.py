@@ -17,6 +17,7 @@ from polybus.cli.demo_web import disagreement
 from polybus.cli.processes import Processes
 from polybus.client.addresses import DIALECTS
 from polybus.errors import ConnectionLost, PolybusError
+from support.patience import patient
 
 WIDTH = 80
 
@@ -161,7 +162,7 @@ def test_what_is_slower_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch)
 def test_a_process_that_ends_is_an_error_with_its_last_words() -> None:
     with Processes() as processes:
         child = processes.command("the worker", "worker", "no-such-module:bus")
-        child.wait(30)
+        child.wait(patient(30))
         with pytest.raises(
             ConnectionLost, match=r"the worker ended with status 1: polybus: .*no-such-module"
         ):

@@ -13,6 +13,7 @@ import zmq
 
 from polybus.cli import find
 from polybus.errors import ConfigError, ConnectionLost
+from support.patience import patient
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +123,7 @@ def test_somebody_is_there_who_speaks_something_else() -> None:
         thread = threading.Thread(target=greet)
         thread.start()
         reason = find.refusal(f"tcp://127.0.0.1:{server.getsockname()[1]}")
-        thread.join(10)
+        thread.join(patient(10))
     assert "something else" in reason
 
 

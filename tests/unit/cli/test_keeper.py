@@ -122,3 +122,34 @@ def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
     assert Keeper(again.store).next_at() == WALL + 60
     again.close()
     Shelf(None).close()
+
+
+SHORT = b'{"do": "sweep", "interval_secs": %d}'
+
+
+def sweeping(seconds: int, queue: bytes = b"mail") -> wire.Schedule:
+    return wire.Schedule(b"m1", queue, SHORT % seconds, NOHASTE, seconds)
+
+
+@pytest.mark.conforms("EMQP-40")
+def test_another_interval_replaces_the_first_also_on_disk() -> None:
+    store = MemoryStore()
+    keeper = Keeper(store)
+    keeper.set(sweeping(60), WALL)
+    keeper.set(sweeping(90), WALL)
+    assert [entry.interval_s for entry in keeper.schedules] == [90]
+    assert [entry.interval_s for entry in store.load().schedules] == [90]
+
+
+@pytest.mark.conforms("EMQP-39")
+def test_a_removal_holds_for_every_queue_also_on_disk() -> None:
+    store = MemoryStore()
+    keeper = Keeper(store)
+    keeper.set(sweeping(60), WALL)
+    keeper.set(sweeping(60, b"post"), WALL)
+    assert len(keeper.schedules) == 2
+    # What an earlier run of the scheduler left is known as well.
+    keeper = Keeper(store)
+    keeper.remove(wire.Unschedule(b"m2", b"", b'{"do":"sweep"}'))
+    assert len(keeper.schedules) == 0
+    assert store.load().schedules == []

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from polybus.cli import main
 from polybus.cli.options import ACT, FIRST, LOOK, TALK, WORK
 from polybus.errors import ConfigError, PolybusError
+from support.patience import patient
 
 COMMANDS = [info.name or "" for info in main.app.registered_commands]
 GROUPS = {group.name: group.typer_instance for group in main.app.registered_groups}
@@ -162,6 +163,6 @@ def test_an_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None
 def test_help_does_not_wait_for_heavy_imports() -> None:
     program = "import sys, polybus.cli.main; print({'zmq', 'msgspec', 'rich'} & set(sys.modules))"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patient(30), check=True
     )
     assert done.stdout == "set()\n"

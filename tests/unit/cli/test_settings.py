@@ -109,7 +109,7 @@ def test_a_reload_changes_limits_and_nothing_that_is_built_in(capfd: pytest.Capt
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {"limits.queue_length", "broker.drain_s"}
     said = capfd.readouterr().err
-    assert "limits.queue_length 100000 → 7" in said
+    assert "limits.queue_length 250000 → 7" in said
     assert "needs a restart: ebus.frontend 5000 → 6000" in said
     assert serve.reloaded(merged, lambda: merged) == merged
     assert "nothing to change" in capfd.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polybus.client.addresses import DIALECTS, Role, endpoint_for
+from polybus.client.addresses import DIALECTS, Role, endpoint_for, tag_for
 from polybus.errors import ConfigError
 
 
@@ -99,3 +99,32 @@ def test_what_there_is_not() -> None:
         endpoint_for("amqp", "client")
     with pytest.raises(ConfigError, match="no publish endpoint"):
         endpoint_for("mdr", "publish")
+
+
+# -- frame 0 of the request-id draft --------------------------------------------------------------
+
+
+def test_the_tag_is_an_argument_else_the_environment_else_the_default() -> None:
+    environ = {"POLYBUS_MAJORDOMO_CLIENT_TAG": "C8", "POLYBUS_MAJORDOMO_WORKER_TAG": "W8"}
+    assert tag_for("mdr", "client", environ={}) == b"MDRC01"
+    assert tag_for("mdr", "worker", environ={}) == b"MDRW01"
+    assert tag_for("mdr", "client", environ=environ) == b"C8"
+    assert tag_for("mdr", "worker", environ=environ) == b"W8"
+    assert tag_for("mdr", "client", "C9", environ) == b"C9"
+    assert tag_for("mdr", "worker", "Würfel", environ) == "Würfel".encode()
+    for dialect in set(DIALECTS) - {"mdr"}:
+        assert tag_for(dialect, "client", environ=environ) == b""
+
+
+@pytest.mark.parametrize("tag", ["", "x" * 256, "ü" * 128, "MDPC01", "MDPW01", "MDPC02", "MDPW02"])
+def test_tags_that_cannot_be(tag: str) -> None:
+    with pytest.raises(ConfigError, match="tag"):
+        tag_for("mdr", "client", tag, {})
+    with pytest.raises(ConfigError, match="POLYBUS_MAJORDOMO_WORKER_TAG"):
+        tag_for("mdr", "worker", None, {"POLYBUS_MAJORDOMO_WORKER_TAG": tag})
+
+
+@pytest.mark.parametrize("dialect", sorted(set(DIALECTS) - {"mdr"}))
+def test_other_dialects_have_no_tag_to_set(dialect: str) -> None:
+    with pytest.raises(ConfigError, match="only mdr"):
+        tag_for(dialect, "client", "MINE", {})

@@ -145,6 +145,98 @@ def test_a_heartbeat_with_the_name_every_interval() -> None:
     assert session.tick(5.0) == [dbp(b"<3", b"echo")]
 
 
+def approved(**agreed: object) -> DbpWorker:
+    session = service()
+    session.beats_from("127.0.0.1")
+    assert session.receive(dbp(b"OwO", json.dumps(agreed).encode()), 0.0) == []
+    return session
+
+
+PACKET = b"<3 1000.000000 echo"
+
+
+@pytest.mark.conforms("DBP-15", "DBP-42")
+def test_heartbeats_go_in_datagrams_as_long_as_the_broker_beats() -> None:
+    session = approved(udp=5246, broadcast=5247)
+    assert (session.packet_port, session.broadcast_port) == (5246, 5247)
+    # The first one at once: it shows the broker where we are.
+    assert session.packets() == [PACKET]
+    for number in range(1, 6):
+        now = number * BEAT_S
+        assert session.hear_packet(b"<3 1 polybus", now) == []
+        assert session.tick(now) == []
+        assert session.packets() == [PACKET]
+    assert session.invalid == 0
+    # The broker falls silent: after a missed beat they go over TCP, and stay there.
+    assert session.tick(6 * BEAT_S) == []
+    assert session.packets() == [PACKET]
+    assert session.tick(7 * BEAT_S) == [dbp(b"<3", b"echo")]
+    session.receive(dbp(b"u.u"), 7 * BEAT_S)
+    session.hear_packet(b"<3 1 polybus", 7 * BEAT_S)
+    assert session.tick(8 * BEAT_S) == [dbp(b"<3", b"echo")]
+    assert session.packets() == []
+    # With the next registration it begins anew.
+    session.hello(100.0)
+    session.receive(dbp(b"OwO", b'{"udp": 5246}'), 100.0)
+    assert session.packets() == [PACKET]
+
+
+@pytest.mark.conforms("DBP-15", "DBP-42")
+def test_when_the_broker_misses_our_datagram_it_asks_and_is_answered_over_tcp() -> None:
+    session = approved(udp=5246)
+    session.packets()
+    # One that crossed our datagram is no question.
+    session.receive(dbp(b"<3", b"polybus"), BEAT_S / 10)
+    assert (session.pending(), session.packet_port) == ([], 5246)
+    session.receive(dbp(b"<3", b"polybus"), BEAT_S / 2)
+    assert session.pending() == [dbp(b"<3", b"echo")]
+    assert session.tick(2 * BEAT_S) == [dbp(b"<3", b"echo")]
+    assert session.packets() == []
+
+
+def test_a_beat_over_tcp_is_no_question_while_we_say_other_things() -> None:
+    session = approved(udp=5246)
+    session.packets()
+    work = call(session, now=1.0)
+    session.reply(work.token, [b"out"])
+    session.tick(BEAT_S)
+    session.receive(dbp(b"<3", b"polybus"), BEAT_S + 1.0)
+    assert (session.pending(), session.packet_port) == ([], 5246)
+
+
+@pytest.mark.parametrize("udp", [None, 0, -1, 65536, "5246", True, 1.5])
+def test_without_a_port_for_datagrams_heartbeats_go_over_tcp(udp: object) -> None:
+    session = approved(udp=udp)
+    assert session.packets() == []
+    assert session.tick(BEAT_S) == [dbp(b"<3", b"echo")]
+
+
+def test_without_a_socket_for_datagrams_heartbeats_go_over_tcp() -> None:
+    session = service()
+    session.receive(dbp(b"OwO", b'{"udp": 5246}'), 0.0)
+    assert session.packets() == []
+    assert session.tick(BEAT_S) == [dbp(b"<3", b"echo")]
+
+
+def test_a_datagram_may_end_the_conversation_and_others_mean_nothing() -> None:
+    session = approved(udp=5246)
+    (event,) = session.hear_packet(b"</3 1", 1.0)
+    assert isinstance(event, Restart)
+    for packet in (b"", b"SHALOM 5246", b"<3", b"<3 x y", b"</3"):
+        assert session.hear_packet(packet, 1.0) == []
+    assert session.invalid == 5
+    assert session.heard_at == 0.0
+
+
+def test_a_service_says_where_its_datagrams_come_from_if_it_is_reached_elsewhere() -> None:
+    session = DbpWorker(b"echo", wall_clock=lambda: 1000.0)
+    session.reached_at("10.0.0.1", 5246)
+    session.beats_from("10.0.0.7")
+    assert json.loads(session.hello(0.0)[0][3])["heartbeat_ip"] == "10.0.0.7"
+    session.beats_from("10.0.0.1")
+    assert "heartbeat_ip" not in json.loads(session.hello(0.0)[0][3])
+
+
 @pytest.mark.conforms("DBP-27")
 def test_no_heartbeat_while_we_say_other_things() -> None:
     session = service()

@@ -18,11 +18,12 @@ from polybus.client.discovery import About, Finder, Heard, Listener, beacon_port
 from polybus.errors import ConfigError, ConnectionLost
 from polybus.wire.dbp import BROKER
 from support.fake_brokers import FakeBroker
+from support.patience import patient
 from support.ports import steady_ports
 
 # Long enough for a datagram to come round on a busy machine, and only waited for in vain.
 SHORT_S = 0.2
-PATIENCE_S = 20.0
+PATIENCE_S = patient(20.0)
 
 
 @pytest.fixture

@@ -42,14 +42,16 @@ def test_request() -> None:
     (call,) = session.request(b"r1", b"email", [b"hi"])
     assert call == emqp(b"REQUEST", b"r1", b"email", b"reply-requested", b"hi")
     (job,) = session.request(b"r2", b"email", [b"hi"], wants_reply=False)
-    assert job == emqp(b"REQUEST", b"r2", b"email", b"", b"hi")
+    # What ends with its receipt asks for it: a strict broker sends none to others.
+    assert job == emqp(b"REQUEST", b"r2", b"email", b"receipt-requested", b"hi")
 
 
 @pytest.mark.conforms("EMQP-26", "EMQP-29", "EMQP-30", "EMQP-31")
 def test_options_are_headers() -> None:
     options = Options(guarantee=True, retries=3, time_limit_s=60)
     (job,) = EmqpClient().request(b"r1", b"email", [b"hi"], options=options, wants_reply=False)
-    assert set(job[5].split(b",")) == {b"guarantee", b"retry-count:3", b"timeout:60"}  # type: ignore[attr-defined]
+    listed = {b"guarantee", b"retry-count:3", b"timeout:60", b"receipt-requested"}
+    assert set(job[5].split(b",")) == listed  # type: ignore[attr-defined]
 
 
 @pytest.mark.conforms("EMQP-6", "EMQP-28")
@@ -67,6 +69,20 @@ def test_a_job_without_a_result_is_done_with_its_receipt() -> None:
     session = EmqpClient()
     session.request(b"r1", b"email", [b"hi"], wants_reply=False)
     assert session.receive(emqp(b"REPLY", b"b1", b"r1")) == [Accepted(b"r1"), Done(b"r1", [])]
+    assert session.resend() == []
+
+
+@pytest.mark.conforms("EMQP-5", "EMQP-6", "EMQP-43")
+def test_the_documents_forms_of_a_strict_broker() -> None:
+    session = EmqpClient()
+    session.request(b"r1", b"email", [b"hi"], wants_reply=False)
+    assert session.receive(emqp(b"ACK", b"b1", b"r1")) == [Accepted(b"r1"), Done(b"r1", [])]
+    session.request(b"r2", b"email", [b"hi"])
+    session.request(b"r3", b"email", [b"hi"])
+    # The body of the reply looks like the receipt of another request.
+    assert session.receive(emqp(b"REPLY", b"r2", b"r3")) == [Done(b"r2", [b"r3"])]
+    failed = session.receive(emqp(b"REPLY", b"r3", b'{"error": "draining"}'))
+    assert [type(event) for event in failed] == [Failed]
     assert session.resend() == []
 
 

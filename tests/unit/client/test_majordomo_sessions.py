@@ -177,7 +177,10 @@ def test_one_ready_a_conversation_and_no_answer_is_awaited(talk: Talk) -> None:
         session.receive([*lead(talk), talk.worker, talk.beat_answer or talk.beat], now)
         said += session.tick(now) + session.pending()
     assert said
-    assert all(talk.ready(b"echo")[:2] != frames[-2:] for frames in said)
+    # Tag and command, behind the empty first frame: none of what it said is another READY.
+    head = talk.ready(b"echo")[:2]
+    assert [frames for frames in said if frames[len(lead(talk)) :][:2] == head] == []
+    assert all(frames == [*lead(talk), *talk.heartbeat()] for frames in said)
 
 
 @statement(
@@ -205,6 +208,41 @@ def test_mdr_disconnect_may_carry_the_header_of_mdp2() -> None:
 def test_mdr_takes_nothing_else_from_mdp2() -> None:
     session = worker(MDR)
     assert session.receive([b"MDPW02", b"\x02", b"t", b"", b"r", b"x"], 1.0) == []
+    assert session.receive([b"MDPW02", b"PONG"], 1.0) == []
+    assert session.invalid == 2
+    assert session.heard_at == 0.0
+
+
+@pytest.mark.conforms("MDR-46")
+def test_mdr_peers_can_be_told_another_frame_0() -> None:
+    asking = client_session("mdr", b"C9")
+    assert asking.request(b"r1", b"echo", [b"a"]) == [[b"C9", b"\x01", b"echo", b"r1", b"a"]]
+    assert asking.receive(MDR.final(b"echo", b"r1", b"X")) == []
+    assert asking.receive([b"C9", b"\x03", b"echo", b"r1", b"X"]) == [Done(b"r1", [b"X"])]
+    (session,) = worker_sessions("mdr", [b"echo"], 1, {}, b"p", tag=b"W9")
+    assert session.hello(0.0) == [[b"W9", b"\x01", b"echo"]]
+    assert session.receive(MDR.order(b"t1", b"r1", b"in"), 1.0) == []
+    assert session.heard_at == 0.0
+    (work,) = session.receive([b"W9", b"\x02", b"t1", b"", b"r1", b"in"], 1.0)
+    assert isinstance(work, Work)
+    assert session.part(work.token, [b"1"]) == [[b"W9", b"\x03", b"t1", b"", b"r1", b"1"]]
+    assert session.reply(work.token, [b"2"]) == [[b"W9", b"\x04", b"t1", b"", b"r1", b"2"]]
+    assert session.tick(10.0) == [[b"W9", b"PING"]]
+    assert session.goodbye() == [[b"W9", b"\x06"]]
+    for tag in (b"W9", b"MDPW02"):
+        (event,) = session.receive([tag, b"\x06"], 20.0)
+        assert isinstance(event, Restart)
+    assert session.receive([b"MDRW01", b"\x06"], 20.0) == []
+
+
+@pytest.mark.conforms("MDR-44")
+def test_an_mdr_worker_takes_a_request_without_a_body_frame() -> None:
+    session = worker(MDR)
+    (work,) = session.receive(MDR.order(b"t1", b"r1"), 0.0)
+    assert isinstance(work, Work)
+    assert work.body == []
+    # What we send has a body frame at least.
+    assert session.reply(work.token, []) == [MDR.reply(MDR.order(b"t1", b"r1"), b"")]
 
 
 @statement(mdp1="MDP1-21", mdp2="MDP2-22", mdr="MDR-24")

@@ -69,7 +69,9 @@ def test_what_clients_want_is_collected() -> None:
     assert isinstance(first, wire.Schedule)
     assert (first.queue, first.interval_s, first.message) == (b"default", 60, JOB)
     assert isinstance(second, wire.Unschedule)
-    assert wire.schedule_hash(first) == wire.schedule_hash(second)
+    identity = wire.identify_kept(wire.schedule_hash(first), first.queue, first.message, 60, "")
+    assert identity is not None
+    assert wire.jobs_to_remove(second) == (identity[0],)
 
 
 def test_a_run_is_a_request() -> None:

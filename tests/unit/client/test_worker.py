@@ -11,6 +11,7 @@ import pytest
 from polybus import Bus, ConfigError, Request, Worker, WorkerRejected
 from polybus.client.sessions.mdr import MdrWorker
 from support.fake_brokers import PATIENCE_MS, Background, FakeBroker
+from support.patience import patient
 
 Serve = Callable[..., Worker]
 
@@ -289,5 +290,5 @@ def test_bus_runs_and_stops(broker: FakeBroker) -> None:
     assert broker.receive()[1][5] == b"hello you"
     bus.stop()
     thread.join()
-    with bus.client(timeout_s=10.0) as client:
+    with bus.client(timeout_s=patient(10.0)) as client:
         assert client.endpoint == broker.endpoint

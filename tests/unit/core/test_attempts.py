@@ -292,17 +292,20 @@ def test_the_broker_counts_an_attempt_that_takes_too_long(stage: LedgerStage) ->
     assert stage.delivered() == [("v", "1")]
     check(stage)
     assert stage.bus.workers[worker("w")].free == 0, "it has not answered"
-    stage.result("w", token, [b"late"])
-    assert not stage.actions(act.Answer)
+    # The first correct answer ends it, whoever has it now; nothing more reaches the client.
+    stage.result("w", token, [b"after its time"])
+    assert stage.one(act.Answer).body == [b"after its time"]
     assert stage.bus.workers[worker("w")].free == 1
+    assert stage.one(act.Stop).worker.address == worker("v")
+    check(stage)
+    stage.result("v", token, [b"too late"])
+    assert not stage.actions(act.Answer)
     assert stage.bus.counters.late == 1
-    check(stage)
-    stage.result("v", token, [b"in time"])
-    assert stage.one(act.Answer).body == [b"in time"]
+    assert stage.bus.workers[worker("v")].free == 1
     check(stage)
 
 
-@pytest.mark.parametrize("late", ["result", "fail", "part", "gone", "returned"])
+@pytest.mark.parametrize("late", ["fail", "part", "gone", "returned"])
 def test_a_late_word_changes_nothing(stage: LedgerStage, late: str) -> None:
     stage.worker("w", grants_slots=late == "returned")
     if late == "returned":
@@ -323,6 +326,27 @@ def test_a_late_word_changes_nothing(stage: LedgerStage, late: str) -> None:
     assert (request.state, request.history, request.failures, request.attempt) == before
     assert stage.nothing()
     check(stage)
+
+
+def test_the_failure_of_what_has_ended_is_late_and_the_slot_is_free_again(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.submit("c", "1", ttl_s=5.0)
+    token = stage.token("c", "1")
+    stage.wait(6.0)
+    assert stage.one(act.Refuse).reason is Reason.EXPIRED
+    stage.fail("w", token)
+    assert not stage.actions(act.Refuse)
+    assert stage.bus.counters.late == 1
+    assert [record.what for record in stage.told("late")] == ["late"]
+    check(stage)
+
+
+def test_a_worker_has_done_what_it_failed(stage: LedgerStage) -> None:
+    known = stage.worker("w")
+    for number in ("1", "2"):
+        stage.submit("c", number)
+        stage.fail("w", stage.token("c", number))
+    assert known.done == 2
 
 
 def test_a_worker_that_gives_back_what_somebody_else_has_by_now(stage: LedgerStage) -> None:
@@ -362,13 +386,29 @@ def test_a_late_answer_between_two_runs_at_the_same_worker(stage: LedgerStage) -
     stage.submit("c", "1", options=LIMITED)
     token = stage.token("c", "1")
     stage.wait(10.0 + GRACE_S + 0.5)
-    stage.result("w", token, [b"late"])
+    stage.result("w", token, [b"after its time"])
+    assert stage.one(act.Answer).body == [b"after its time"]
+    assert stage.bus.workers[worker("w")].free == 2
+    check(stage)
+    stage.wait(1.0)
+    assert stage.delivered() == [("w", "1")], "it is done, so it is not run again"
+
+
+def test_an_answer_whose_first_part_came_too_late_does_not_count(stage: LedgerStage) -> None:
+    """The client lacks that part: the final answer alone would be another answer."""
+    stage.worker("w", credit=2)
+    stage.submit("c", "1", options=LIMITED)
+    token = stage.token("c", "1")
+    stage.wait(10.0 + GRACE_S + 0.5)
+    stage.part("w", token)
+    assert not stage.actions(act.Stream)
+    stage.result("w", token, [b"the rest"])
     assert not stage.actions(act.Answer)
     assert stage.bus.workers[worker("w")].free == 2
+    check(stage)
     stage.wait(1.0)
-    assert stage.delivered() == [("w", "1"), ("w", "1")]
-    stage.result("w", token, [b"second"])
-    assert stage.one(act.Answer).body == [b"second"]
+    stage.result("w", token, [b"whole"])
+    assert stage.one(act.Answer).body == [b"whole"]
     check(stage)
 
 

@@ -183,6 +183,7 @@ def test_an_update_changes_what_it_names_and_is_a_beat() -> None:
     stage.wait(3.0)
     stage.do(events.UpdateNode(node("peer"), "peer", b"n", {"port": 2}))
     assert stage.one(act.Acknowledge).name == b"n"
+    assert [record.service for record in stage.told("updated")] == [b"n"]
     assert stage.bus.nodes[b"n"].info == {"ip": "a", "port": 2, "extra": "x"}
     stage.wait(3.0)
     assert b"n" in stage.bus.nodes
@@ -300,6 +301,21 @@ def test_a_holder_that_says_nothing_until_it_is_late_loses_its_name() -> None:
     stage.wait(1.4)
     assert not stage.actions(act.Approve)
     stage.wait(0.5)
+    assert stage.one(act.Approve).node == node("new")
+    assert set(stage.bus.workers) == {worker("new")}
+
+
+def test_a_claimants_heartbeats_do_not_keep_the_holder_alive() -> None:
+    stage = Stage()
+    register(stage, at="old", serves=serving(at="old"))
+    register(stage, at="new", serves=serving(at="new"))
+    stage.nothing()
+    for _ in range(20):
+        stage.wait(0.1)
+        beat(stage, at="new")
+    # They are no fault either: the claimant is told nothing until its claim is decided.
+    assert not stage.actions(act.Dismiss)
+    assert not stage.actions(act.Deny)
     assert stage.one(act.Approve).node == node("new")
     assert set(stage.bus.workers) == {worker("new")}
 

@@ -249,6 +249,22 @@ def test_a_text_that_is_wrong_is_told_what(text: str, words: tuple[str, ...]) ->
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("0 0 * * FRI-MON/2", "0 0 * * 5,0"),
+        ("0 0 * * FRI-MON", "0 0 * * 5,6,0,1"),
+        ("0 22-2/2 * * *", "0 22,0,2 * * *"),
+    ],
+)
+def test_a_range_over_the_end_goes_on_at_the_beginning(short: str, long: str) -> None:
+    at = 1_790_000_000.0
+    ours, theirs = Cron(short), Cron(long)
+    for _ in range(20):
+        assert ours.after(at) == theirs.after(at)
+        at = ours.after(at)
+
+
 @pytest.mark.parametrize("name", ["Europe/Atlantis", "", "../etc/passwd", "/etc/passwd", "Europe", "\0"])
 def test_a_zone_that_is_none(name: str) -> None:
     with pytest.raises(BadSchedule, match="time zone"):

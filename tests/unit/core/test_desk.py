@@ -253,6 +253,56 @@ def test_hostile_envelopes_are_refused_with_a_reason(stage: LedgerStage, body: b
     assert not stage.bus.groups
 
 
+@pytest.mark.parametrize(
+    "asked", [{}, {"backoff_s": 7.0}, {"retries": 9}, {"timeout_s": 4.0}, {"guarantee": False}]
+)
+def test_a_job_has_the_options_that_it_asks_for(stage: LedgerStage, asked: dict[str, Any]) -> None:
+    usual = Submission()
+    for name in ("first", "again"):
+        stage.job(name, **asked)
+        stage.write()
+        options = stage.job_request(name).options
+        for field in ("guarantee", "retries", "timeout_s", "backoff_s"):
+            assert getattr(options, field) == asked.get(field, getattr(usual, field)), field
+
+
+def test_a_receipt_comes_before_the_answer_if_it_was_asked_for(stage: LedgerStage) -> None:
+    stage.job("job")
+    stage.write()
+    for service, body in (
+        ("job", b"job"),
+        ("cancel", b"job"),
+        ("submit", b'{"service": "echo", "id": "other"}'),
+    ):
+        for receipt in (True, False):
+            stage.taken.clear()
+            stage.call("c", service, service, body, receipt=receipt)
+            stage.write()
+            words = [
+                action for action in stage.taken if getattr(action, "request_id", b"") == service.encode()
+            ]
+            expected = [act.Accept, act.Answer] if receipt else [act.Answer]
+            assert [type(word) for word in words] == expected, service
+
+
+@pytest.mark.parametrize("opening", [b'{"service": "echo"', b'[{"service": "echo"'])
+def test_the_json_of_a_submission_has_a_limit(stage: LedgerStage, opening: bytes) -> None:
+    """White space makes it too long, so that nothing else is wrong with it."""
+    closing = b"}]" if opening.startswith(b"[") else b"}"
+    most = 16 * 1024 * 1024
+    for size, is_allowed in ((most + 1, False), (most, True)):
+        stage.taken.clear()
+        body = opening + b" " * (size - len(opening) - len(closing)) + closing
+        stage.call("c", "1", "submit", body, receipt=True)
+        stage.write()
+        if is_allowed:
+            assert not stage.actions(act.Refuse)
+            assert stage.one(act.Accept).request_id == b"1"
+        else:
+            assert stage.one(act.Refuse).reason is Reason.BAD_JOB
+            assert not stage.bus.requests
+
+
 @pytest.mark.parametrize("service", ["submit", "result", "cancel", "job", "schedule", "", "x"])
 @given(body=st.lists(st.binary(max_size=60), max_size=3))
 @settings(max_examples=60, deadline=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from polybus.core import events
 from support.stage import NEVER_DEAD, Stage, worker
 
@@ -46,6 +48,34 @@ def test_a_free_worker_takes_its_heaviest_queue_first_and_equal_ones_in_turn() -
     offers = ((b"low", 1), (b"a", 5), (b"b", 5))
     stage.do(events.WorkerUp(worker("w"), None, offers, NEVER_DEAD, credit=6))
     assert [number for _, number in stage.delivered()] == ["a2", "b4", "a3", "b5", "low0", "low1"]
+
+
+def test_after_ten_of_the_heaviest_comes_one_of_a_lighter_queue() -> None:
+    stage = Stage()
+    for number in range(25):
+        stage.submit("c", f"heavy{number}", "heavy")
+    for number in range(3):
+        stage.submit("c", f"light{number}", "light")
+    stage.do(events.WorkerUp(worker("w"), None, ((b"heavy", 5), (b"light", 1)), NEVER_DEAD, credit=28))
+    names = [name.rstrip("0123456789") for _, name in stage.delivered()]
+    ten = ["heavy"] * 10
+    assert names == [*ten, "light", *ten, "light", *["heavy"] * 5, "light"]
+
+
+@pytest.mark.parametrize("alone", range(8, 15))
+def test_only_what_passes_over_a_lighter_queue_counts(alone: int) -> None:
+    stage = Stage()
+    stage.do(events.WorkerUp(worker("w"), None, ((b"heavy", 5), (b"light", 1)), NEVER_DEAD, credit=1))
+    # Nobody waits for the lighter service yet.
+    for number in range(alone):
+        stage.submit("c", f"alone{number}", "heavy")
+    for _ in range(alone - 1):
+        stage.result("w")
+    stage.delivered()
+    stage.submit("c", "light", "light")
+    stage.submit("c", "heavy", "heavy")
+    stage.result("w")
+    assert stage.delivered() == [("w", "heavy")]
 
 
 def test_credit_is_respected() -> None:

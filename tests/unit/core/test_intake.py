@@ -198,6 +198,28 @@ def test_every_limit_refuses_with_its_reason(case: str, serving: bool) -> None:
     assert (record.reason, record.client, record.request_id) == (reason, client("c"), b"3")
 
 
+# What does not depend on how many wait is looked at where a worker is free, too.
+WITH_A_FREE_WORKER = ("body", "memory", "client", "services")
+
+
+@pytest.mark.parametrize("case", WITH_A_FREE_WORKER)
+def test_a_free_worker_is_no_way_around_a_limit(case: str) -> None:
+    limits, facts, reason, words = REFUSALS[case]
+    stage = Stage(limits)
+    stage.worker("w", credit=5)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    assert stage.delivered() == [("w", "1"), ("w", "2")]
+    held = stage.bus.held_bytes
+    stage.submit("c", "3", **facts)
+    refusal = stage.one(act.Refuse)
+    assert (refusal.request_id, refusal.reason) == (b"3", reason)
+    assert words in refusal.detail
+    assert stage.delivered() == []
+    assert stage.bus.held_bytes == held
+    assert stage.bus.counters.accepted == 2
+
+
 def test_exactly_at_the_limit_is_allowed() -> None:
     stage = Stage(Limits(body_bytes=5, held_bytes=10, outstanding_per_client=2, queue_length=2, services=1))
     stage.submit("c", "1", body=[b"x" * 5])

@@ -16,7 +16,7 @@ from polybus.core.last_values import (
     note_all,
 )
 from polybus.core.ledger import Unvalued, Valued
-from polybus.core.model import JobOptions, Limits
+from polybus.core.model import JobOptions, Limits, Reason
 from support.stage import Stage, client
 
 
@@ -227,6 +227,13 @@ def test_the_value_of_a_topic_is_asked_for() -> None:
     assert [action.body for action in stage.actions(Answer)] == [[b"sunny", b"warm"], [b""]]
     assert len(stage.actions(Accept)) == 1
     assert not stage.bus.clients, "nothing is kept of it"
+
+
+def test_a_topic_that_nobody_published_is_refused_and_counted() -> None:
+    stage = Stage()
+    ask(stage, b"weather/rome")
+    assert stage.one(Refuse).reason is Reason.UNKNOWN_TOPIC
+    assert stage.bus.counters.rejected == 1
 
 
 def test_topics_are_listed_by_their_beginning() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import catalog, events
+from polybus.core import catalog, events, views
 from polybus.core.leases import ANSWER_S, FASTEST_BEAT_S, LINES, MISSED_BEATS, NOTICE_S
 from polybus.core.ledger import Deregistered, NodeEntry, Registered
 from polybus.core.lifecycle import NodeState
@@ -44,6 +44,29 @@ def names(stage: Stage) -> list[str]:
     return [one.what for one in stage.observed]
 
 
+def test_every_fact_about_a_node() -> None:
+    stage = registered()
+    stage.now += 1.23456
+    pulse(stage)
+    stage.now += 0.23456
+    (view,) = views.nodes(stage.bus, stage.now)
+    assert view == {
+        "node": "n",
+        "state": "alive",
+        "heartbeat_s": 1.0,
+        "up_s": 1.469,
+        "silent_s": 0.235,
+        "missed_beats": 0,
+        "beats": "udp",
+        "address": "10.0.0.1:1",
+        "function": "",
+        "in_flight": 0,
+        "done": 0,
+        "load": None,
+        "info": {"ip": "10.0.0.1", "port": 1},
+    }
+
+
 # -- datagrams ----------------------------------------------------------------------------------------
 
 
@@ -58,6 +81,9 @@ def test_datagrams_keep_the_lease_and_are_returned_at_the_agreed_timing() -> Non
     assert not any(beckon.ended for beckon in beckons)
     assert stage.nothing(), "nobody is asked, nothing is said over TCP"
     assert stage.bus.catalog.pulses == 20
+    facts = stage.bus.catalog.facts()
+    assert (facts["node_datagrams"], facts["node_datagrams_sent"]) == (20, len(beckons))
+    assert (facts["node_datagrams_refused"], facts["nodes_asked"], facts["nodes_lapsed"]) == (0, 0, 0)
 
 
 def test_the_first_beat_of_ours_does_not_wait() -> None:
@@ -126,6 +152,58 @@ def test_while_datagrams_go_a_conversation_is_silent() -> None:
         stage.wait(1.0)
         stage.do(events.Heard((2, b"p"), "v"))
     assert stage.actions(act.Beat), "they ceased: TCP has to do"
+
+
+# -- heartbeats for everybody -------------------------------------------------------------------------
+
+
+def broadcasting() -> Stage:
+    stage = Stage()
+    stage.bus.catalog.broadcasts = True
+    return stage
+
+
+def broadcasts(stage: Stage, seconds: float) -> int:
+    stage.actions(act.BroadcastBeat)
+    stage.wait(seconds)
+    return len(stage.actions(act.BroadcastBeat))
+
+
+@pytest.mark.conforms("DBP-41")
+def test_heartbeats_are_broadcast_at_the_shortest_timing_while_nodes_are_registered() -> None:
+    stage = broadcasting()
+    assert broadcasts(stage, 5.0) == 0
+    stage.do(registration(heartbeat_s=60.0))
+    stage.do(events.Tick())
+    assert stage.one(act.BroadcastBeat), "the first does not wait"
+    assert broadcasts(stage, 59.0) == 0
+    assert broadcasts(stage, 62.0) == 2
+    other = events.Register((2, b"q"), "v", b"m", {}, 1.0)
+    stage.do(other)
+    # The other one's lease runs out after four.
+    assert 3 <= broadcasts(stage, 3.9) <= 4
+    stage.wait(2.0)
+    assert set(stage.bus.nodes) == {b"n"}
+    assert broadcasts(stage, 50.0) == 0
+    stage.do(events.NodeLeft((2, b"p")))
+    assert broadcasts(stage, 200.0) == 0
+
+
+def test_nobody_makes_the_broker_broadcast_faster_than_allowed() -> None:
+    stage = broadcasting()
+    for number in range(100):
+        stage.do(events.Register((2, b"%d" % number), "v", b"n%d" % number, {}, 0.01))
+        stage.do(events.Tick())
+    assert len(stage.actions(act.BroadcastBeat)) == 1
+    assert broadcasts(stage, 1.0) <= 1.0 / FASTEST_BEAT_S + 1
+
+
+def test_without_the_setting_and_for_nodes_without_heartbeats_nothing_is_broadcast() -> None:
+    stage = registered(heartbeat_s=1.0)
+    assert broadcasts(stage, 3.0) == 0
+    stage = broadcasting()
+    stage.do(registration(heartbeat_s=0.0))
+    assert broadcasts(stage, 30.0) == 0
 
 
 # -- questions ----------------------------------------------------------------------------------------

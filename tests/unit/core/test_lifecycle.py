@@ -23,21 +23,24 @@ ALLOWED: dict[str, dict[IntEnum, IntEnum]] = {
         R.STREAMING: R.WAITING,
     },
     "orphan": {R.ACCEPTED: R.ORPHANED},
-    "claim": {R.ORPHANED: R.DISPATCHED, R.QUEUED: R.DISPATCHED},
+    "claim": dict.fromkeys((R.ORPHANED, R.QUEUED, R.WAITING, R.SUSPENDED), R.DISPATCHED),
     "dispatch": {R.ACCEPTED: R.DISPATCHED, R.QUEUED: R.DISPATCHED, R.WAITING: R.DISPATCHED},
     "part": {R.DISPATCHED: R.STREAMING, R.STREAMING: R.STREAMING},
     "requeue": {R.DISPATCHED: R.QUEUED, R.STREAMING: R.QUEUED},
+    "suspend": {R.DISPATCHED: R.SUSPENDED, R.STREAMING: R.SUSPENDED},
     "answer": {R.DISPATCHED: R.REPLIED, R.STREAMING: R.REPLIED},
-    "fail": {R.ACCEPTED: R.FAILED, R.DISPATCHED: R.FAILED, R.STREAMING: R.FAILED},
+    "fail": dict.fromkeys((R.ACCEPTED, R.DISPATCHED, R.STREAMING, R.SUSPENDED), R.FAILED),
     "expire": dict.fromkeys(
-        (R.ACCEPTED, R.QUEUED, R.DISPATCHED, R.STREAMING, R.WAITING, R.ORPHANED), R.EXPIRED
+        (R.ACCEPTED, R.QUEUED, R.DISPATCHED, R.STREAMING, R.WAITING, R.ORPHANED, R.SUSPENDED), R.EXPIRED
     ),
     "cancel": dict.fromkeys(
-        (R.ACCEPTED, R.QUEUED, R.DISPATCHED, R.STREAMING, R.WAITING, R.ORPHANED), R.CANCELLED
+        (R.ACCEPTED, R.QUEUED, R.DISPATCHED, R.STREAMING, R.WAITING, R.ORPHANED, R.SUSPENDED), R.CANCELLED
     ),
     "congest": {W.SERVING: W.CONGESTED, W.CONGESTED: W.CONGESTED},
     "hear": {W.SERVING: W.SERVING, W.CONGESTED: W.SERVING},
-    "leave": {W.SERVING: W.GONE, W.CONGESTED: W.GONE},
+    "leave": {W.SERVING: W.GONE, W.CONGESTED: W.GONE, W.SILENT: W.GONE},
+    "lose": {W.SERVING: W.SILENT, W.CONGESTED: W.SILENT},
+    "return": {W.SILENT: W.SERVING},
     "beat": {N.ALIVE: N.ALIVE, N.LATE: N.ALIVE},
     "miss": {N.ALIVE: N.LATE, N.LATE: N.LATE},
     "lapse": {N.ALIVE: N.DOWN, N.LATE: N.DOWN},
@@ -90,6 +93,6 @@ def test_every_other_state_can_be_reached_and_left() -> None:
 
 def test_a_live_request_can_always_end() -> None:
     """From every state in which a request can rest there is a way to an end."""
-    for state in (R.QUEUED, R.DISPATCHED, R.STREAMING):
+    for state in (R.QUEUED, R.DISPATCHED, R.STREAMING, R.WAITING, R.SUSPENDED):
         assert life.EXPIRE[state] in life.TERMINAL
         assert life.CANCEL[state] in life.TERMINAL

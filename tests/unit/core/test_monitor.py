@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from polybus.core import events, monitor, views
 from polybus.core.actions import Fanout, Observed
 from polybus.core.model import Heartbeat
@@ -115,6 +117,10 @@ def test_the_summary_has_rates() -> None:
     assert topic == "polybus/monitor/summary"
     assert first["accepted_per_s"] == 0.0
     assert (first["broker"], first["workers"], first["workers_late"]) == ("b1", 1, 0)
+    assert (first["event"], first["state"]) == ("summary", "serving")
+    assert "no store" in first["store"]
+    assert (first["requests"], first["services"], first["clients"]) == (0, 1, 0)
+    assert (first["nodes"], first["nodes_late"]) == (0, 0)
     for number in range(4):
         stage.submit("c", str(number), "echo")
     stage.result("w")
@@ -123,6 +129,7 @@ def test_the_summary_has_rates() -> None:
     second = studio.said()[-1][1]
     assert (second["accepted_per_s"], second["replied_per_s"]) == (2.0, 0.5)
     assert second["workers_late"] == 1
+    assert (second["requests"], second["clients"], second["accepted"]) == (3, 1, 4)
     assert second["busiest"] == [{"service": "echo", "workers": 1, "queued": 1, "running": 2}]
     # After a while without listeners it begins anew.
     studio.subscribe(b"polybus/monitor/summary", wanted=False)
@@ -139,6 +146,8 @@ def test_liveness_of_every_service_worker_and_node() -> None:
     stage.now += 2.0
     found = monitor.liveness(stage.bus, stage.now, str, views.Rates())
     assert found["counts"] == {"services": 3, "workers": 2, "nodes": 0}
+    assert found["at"] == pytest.approx(stage.bus.wall_at(stage.now), abs=1e-5)
+    assert found["nodes"] == []
     services = found["services"]
     assert {name: row["state"] for name, row in services.items()} == {
         "echo": "late",

@@ -105,6 +105,14 @@ def test_nothing_is_left_when_the_last_becomes_a_shell() -> None:
     assert queue.oldest_at() is None
 
 
+def test_nothing_is_left_of_what_was_sent_back_and_expired() -> None:
+    queue, (one,) = FairQueue(), clients("a").values()
+    back = request(one, "back")
+    queue.push_front(back)
+    drop(queue, back)
+    assert is_bare(queue)
+
+
 def test_shells_do_not_pile_up() -> None:
     """A queue that nobody works off, whose requests expire while new ones come, stays as small as it is."""
     queue, (one,) = FairQueue(), clients("a").values()

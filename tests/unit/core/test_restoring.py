@@ -41,6 +41,15 @@ def test_jobs_that_waited_wait_again_in_their_order(stage: LedgerStage) -> None:
     assert all(stage.request("c", name).attempt == 1 for name in "12345")
 
 
+def test_jobs_that_come_back_count_as_accepted(stage: LedgerStage) -> None:
+    for name in "123":
+        stage.submit("c", name, options=GUARANTEED)
+    stage.write()
+    stage.restart()
+    assert stage.bus.services[b"echo"].accepted == 3
+    assert stage.bus.counters.accepted == 3
+
+
 def test_only_what_was_written_is_there(stage: LedgerStage) -> None:
     stage.submit("c", "1", options=GUARANTEED)
     stage.write()

@@ -49,6 +49,14 @@ def test_it_is_queued_when_its_new_life_is_on_disk(stage: LedgerStage) -> None:
     assert [attempt.reason for attempt in request.history] == ["failed", REVIVED]
 
 
+def test_it_counts_as_accepted_once_more(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    accepted = stage.bus.counters.accepted
+    back(stage, letter)
+    assert stage.bus.counters.accepted == accepted + 1
+    assert stage.bus.services[b"echo"].accepted == 2
+
+
 def test_whoever_knows_its_id_gets_the_new_outcome(stage: LedgerStage) -> None:
     letter = dead(stage)
     back(stage, letter)

@@ -303,3 +303,41 @@ def test_what_cannot_be_understood_any_more_is_kept_but_not_run() -> None:
         made.add(replace(MINUTE, interval_s=1000.0 + number), WALL)
     assert {run.entry.key for run in made.due(WALL + 86_400)} == {"minute"}
     assert made.get("odd") == odd
+
+
+# -- what they are known by -------------------------------------------------------------------
+
+
+def test_schedules_are_found_by_their_job() -> None:
+    asked = []
+
+    def identify(entry: ScheduleEntry) -> tuple[str, bytes] | None:
+        asked.append(entry.key)
+        return None if entry.key == "named" else (entry.message.decode(), entry.queue)
+
+    made = Schedules(identify=identify)
+    for key, queue, message in (
+        ("a", b"q", b"x"),
+        ("b", b"q", b"x"),
+        ("c", b"r", b"x"),
+        ("named", b"q", b"x"),
+    ):
+        made.add(replace(MINUTE, key=key, queue=queue, message=message), WALL)
+    assert made.of_job("x") == ["a", "b", "c"]
+    assert made.replaced_by(replace(MINUTE, key="new", queue=b"q", message=b"x")) == ["a", "b"]
+    assert made.replaced_by(replace(MINUTE, key="a", queue=b"q", message=b"x")) == ["b"]
+    assert made.replaced_by(replace(MINUTE, key="named", queue=b"q", message=b"x")) == []
+    asked.clear()
+    # Runs do not read the message again; what is set anew with another message is another job.
+    assert len(made.due(WALL + 60)) == 4
+    assert asked == []
+    made.add(replace(MINUTE, key="b", queue=b"q", message=b"y"), WALL)
+    made.remove("c")
+    assert (made.of_job("x"), made.of_job("y"), made.of_job("z")) == (["a"], ["b"], [])
+
+
+def test_schedules_that_are_there_already_are_found_as_well() -> None:
+    made = engine(MINUTE, NOON)
+    assert made.of_job("run") == []
+    made.identify_by(lambda entry: (entry.message.decode(), b""))
+    assert made.of_job("run") == ["minute", "noon"]

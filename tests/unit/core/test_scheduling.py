@@ -98,9 +98,11 @@ def test_removed_it_runs_no_more(clock: Clockwork) -> None:
     clock.pass_time(600)
     assert len(clock.started) == 1
     assert clock.store.load().schedules == []
-    # What is not there is removed already.
+    # What is not there cannot be removed.
     clock.do(events.Schedule(CLIENT, "voice", b"m-3", "message", True, "key"))
-    assert [told.request_id for told in clock.actions(act.Accept)] == [b"m-3"]
+    assert clock.actions(act.Accept) == []
+    (refusal,) = clock.actions(act.Refuse)
+    assert (refusal.request_id, refusal.reason) == (b"m-3", "unknown_schedule")
 
 
 def test_the_options_of_the_schedule_are_those_of_its_jobs(clock: Clockwork) -> None:
@@ -237,6 +239,16 @@ def test_dying_with_a_broken_disk_loses_no_run(clock: Clockwork) -> None:
     assert ran(clock) == [("late", 60, 0)]
     assert len(clock.started) == 1
     assert clock.store.load().schedules == []
+
+
+def test_a_queue_without_room_holds_no_other_schedule_back(clock: Clockwork) -> None:
+    clock.bus.limits = replace(clock.bus.limits, queue_length=1)
+    clock.do(replace(MINUTE, queue=b"full"))
+    clock.do(replace(MINUTE, key="other"))
+    clock.do(events.Submit(CLIENT, "voice", b"1", b"full", [b"x"]))
+    clock.now += 60
+    clock.tick()
+    assert [run.key for run in clock.runs] == ["other"]
 
 
 def test_where_there_is_no_room_it_is_tried_again(clock: Clockwork) -> None:

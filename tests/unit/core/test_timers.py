@@ -5,7 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus.core import events
+from polybus.core.model import JobOptions
 from polybus.core.timers import SLOTS_PER_S, Timers
+from support.stage import Stage
 
 SLOT_S = 1 / SLOTS_PER_S
 
@@ -161,3 +164,15 @@ def test_deadlines_that_are_withdrawn_leave_nothing_behind() -> None:
     assert len(timers._slots) == 1
     assert len(timers._order) < 2_000
     assert timers.due(2e6) == [kept]
+
+
+def test_an_idle_broker_wakes_up_every_second_and_one_with_calls_or_that_drains_more_often() -> None:
+    stage = Stage()
+    assert stage.bus.next_at(stage.now) == stage.now + 1.0
+    stage.submit("c", "1")
+    assert stage.bus.next_at(stage.now) == stage.now + 0.1
+    stage = Stage()
+    stage.submit("c", "1", options=JobOptions(retries=3))
+    assert stage.bus.next_at(stage.now) == stage.now + 1.0
+    stage.do(events.Drain())
+    assert stage.bus.next_at(stage.now) == stage.now + 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from polybus.core import events
 from polybus.core.lifecycle import BusState
 from polybus.core.model import JobOptions
+from polybus.dialects.dbp_catalog import describe
 from polybus.wire import bridge as wire
 from polybus.wire import bridge_messages as say
 from support.bridges import PARTIAL, ROUTER, Island, World
@@ -50,6 +52,17 @@ def test_a_request_crosses_two_bridges_and_the_answer_comes_back() -> None:
     world.run()
     assert [frames[1] for frames in a.sent[b"c"]] == [b"\x02", b"\x03"]
     assert a.finals("c") == {"1": [b"hi"]}
+
+
+def test_a_request_is_called_the_same_on_the_whole_way() -> None:
+    """The last broker knows by this name that it is sent again because a link was lost."""
+    world, a, b, c = line()
+    c.worker("w", "echo")
+    world.wait(0.1)
+    a.ask("c", "1", "echo")
+    world.run()
+    (at_b,), (at_c,) = b.bus.requests.values(), c.bus.requests.values()
+    assert at_b.request_id == at_c.request_id == a.bus.requests[next(iter(a.bus.requests))].token + b"/0"
 
 
 def test_both_directions_over_one_link() -> None:
@@ -350,6 +363,16 @@ def test_a_broker_that_drains_offers_nothing_and_finishes_what_it_has() -> None:
     assert c.bus.state is BusState.DRAINED
 
 
+def test_a_broker_that_drains_takes_its_offers_back() -> None:
+    world, a, _, c = line()
+    c.worker("w", "echo")
+    world.wait(0.1)
+    assert a.via("echo") == ["B", "C"]
+    c.bus.handle(events.Drain(), world.now)
+    world.wait(0.2)
+    assert a.via("echo") == []
+
+
 def test_a_request_that_would_go_in_a_circle_is_given_back() -> None:
     world, a, b, c = line()
     c.worker("w", "echo")
@@ -362,6 +385,43 @@ def test_a_request_that_would_go_in_a_circle_is_given_back() -> None:
     # A was told that this way is closed, and then, because it is not, that it is open.
     world.wait(0.2)
     assert a.via("echo") == ["B", "C"]
+
+
+def test_the_catalog_says_which_brokers_are_on_the_way() -> None:
+    world, a, _, c = line()
+    c.worker("w", "echo")
+    a.worker("v", "tea")
+    world.wait(0.1)
+    assert msgspec.json.decode(describe(a.bus, b"echo"))["echo"]["via"] == ["B", "C"]
+    assert "via" not in msgspec.json.decode(describe(a.bus, b"tea"))["tea"]
+
+
+def test_a_request_keeps_the_rest_of_its_time() -> None:
+    world, a, b, _ = line()
+    b.worker("w", "echo", credit=1)
+    (identity,) = [name for name, one in world.wires.items() if one.dialler is a]
+    for number, ttl_ms in enumerate((90_000, None)):
+        request = say.Request(b"x/%d" % number, b"echo", ("A",), [], ttl_ms)
+        b.hear(ROUTER, [identity, *wire.write_request(request)])
+    times = [request.expires_at - world.now for request in b.bus.requests.values()]
+    assert times == [pytest.approx(90.0, abs=1e-6), inf]
+
+
+def test_a_greeting_that_is_repeated_changes_nothing() -> None:
+    world, a, b, c = line()
+    c.worker("w", "echo")
+    world.wait(0.1)
+    a.ask("c", "1", "echo")
+    world.run()
+    (identity,) = [name for name, one in world.wires.items() if one.dialler is a]
+    neighbour = b.bridges.dialect.peers[ROUTER, identity]
+    worker = neighbour.worker
+    b.hear(ROUTER, [identity, *a.bridges.dialect.hello()])
+    assert neighbour.worker is worker
+    assert not world.wires[identity].back
+    c.answer("w", c.order("w"), b"hi")
+    world.run()
+    assert a.finals("c") == {"1": [b"hi"]}
 
 
 @pytest.mark.parametrize(

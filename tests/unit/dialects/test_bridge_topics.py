@@ -8,7 +8,9 @@ import pytest
 
 from polybus.core.passage import ORIGINS, WINDOW, Seen
 from polybus.core.topics import receive
-from support.bridges import Island, World
+from polybus.wire import bridge as wire
+from polybus.wire import bridge_messages as say
+from support.bridges import ROUTER, Island, World
 
 
 def ring(size: int = 3, **settings: Any) -> tuple[World, list[Island]]:
@@ -63,6 +65,29 @@ def test_both_sides_must_let_a_topic_cross() -> None:
     world.run()
     assert b.publications == [(b"weather.rome", b"1")]
     assert b.bus.publications_refused == 1
+
+
+def test_a_topic_that_only_the_other_side_lets_cross_stays() -> None:
+    world = World()
+    b = world.broker("B", topics=["weather", "secret"])
+    a = world.broker("A", peers=["B"], topics=["weather"])
+    world.wait(1)
+    a.publish("secret", b"1")
+    a.publish("weather.rome", b"2")
+    world.run()
+    assert b.publications == [(b"weather.rome", b"2")]
+    assert b.bus.publications_refused == 0
+    assert b.bus.counters.invalid == 0
+
+
+def test_what_was_here_before_or_came_too_far_is_not_taken_again() -> None:
+    world, _, b = pair()
+    (identity,) = world.wires
+    for hops in (("A", "B"), tuple(f"b{number}" for number in range(20))):
+        message = say.Publish(b"weather", "A", 1, world.now, hops, [b"1"])
+        b.hear(ROUTER, [identity, *wire.write_publish(message)])
+    assert b.bridges.passage.duplicates == 2
+    assert b.publications == []
 
 
 def test_last_values_cross_when_a_link_comes_up() -> None:
@@ -188,6 +213,44 @@ def test_hops_are_limited() -> None:
 
 
 # -- memory of what was here ----------------------------------------------------------------------------
+
+# docs/bridge.md promises as much. The number stands here again, so that no test follows a change of the code.
+PROMISED = 16_384
+
+
+def test_a_publication_may_be_late_by_as_many_as_are_promised() -> None:
+    """And it is told once: what comes again is dropped, however long ago it was first heard."""
+    seen = Seen()
+    assert seen.is_new("a", PROMISED)
+    late = range(1, PROMISED)
+    assert all(seen.is_new("a", number) for number in late)
+    assert not any(seen.is_new("a", number) for number in (*late, PROMISED))
+    # One more, and the first of them would be too old to be told, had it not been told already.
+    assert seen.is_new("a", PROMISED + 1)
+    assert not any(seen.is_new("a", number) for number in late)
+
+
+def test_a_ring_tells_late_publications_once_each() -> None:
+    """One way is too full for the first publication, the other so slow that all others overtake it."""
+    world, (a, b, c) = ring(3)
+    direct = next(wire for wire in world.wires.values() if {wire.dialler, wire.listener} == {a, c})
+    to_b = next(link for link, wire in a.dialled.items() if wire.listener is b)
+    world.cut(a, c)
+    a.full = {to_b}
+    a.publish("weather.first", b"0")
+    a.full = set()
+    others = [(b"weather.%d" % number, b"%d" % number) for number in range(1, PROMISED)]
+    for topic, body in others:
+        a.publish(topic.decode(), body)
+    world.run()
+    assert c.publications == others
+    # Nobody has noticed yet that the link was cut: everything is still under way.
+    assert len(direct.there) + len(direct.back) == PROMISED
+    world.heal(a, c)
+    world.run()
+    assert c.publications == [*others, (b"weather.first", b"0")]
+    passage = c.bridges.dialect.passage
+    assert passage.duplicates == len(others)
 
 
 def test_seen_in_any_order() -> None:

@@ -37,6 +37,13 @@ def test_the_workers_own_error_object_stays_as_it_is() -> None:
     }
 
 
+def test_an_error_object_has_at_most_64_kib() -> None:
+    frame = b'{"error": "' + b"x" * (64 * 1024 - 13) + b'"}'
+    assert len(frame) == 64 * 1024
+    assert read_error([frame]) == "x" * (64 * 1024 - 13)
+    assert read_error([frame.replace(b"x", b"xx", 1)]) is None
+
+
 def test_the_workers_own_words_become_the_error() -> None:
     made = error_body(refusal(Reason.REJECTED, "why", b"not today"))
     assert json.loads(bytes(made)) == {"error": "not today", "detail": "why"}

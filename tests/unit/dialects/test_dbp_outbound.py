@@ -147,9 +147,15 @@ def test_a_lease_that_lapses_takes_the_worker_along(net: Network) -> None:
     assert (OUT, identity) in net.bus.workers
     net.wait(1.2)
     assert net.forgotten == [b"Rohan"]
-    assert net.hung_up == ["tcp://127.0.0.1:5247"]
     assert not net.bus.workers
     assert net.bus.services[b"Rohan"].queue.length == 1
+    # It may only be busy: the connection stays until nobody waits for its answer any more.
+    assert net.hung_up == []
+    net.send(OUT, identity, b"", b"o_O", FLOAT, b"slow")
+    assert net.reply(b"c")[-1] == b"slow"
+    net.wait(0.1)
+    assert net.hung_up == ["tcp://127.0.0.1:5247"]
+    assert not net.bus.silent
 
 
 def test_a_lease_without_heartbeats_has_no_end(net: Network) -> None:
@@ -167,13 +173,59 @@ def test_a_default_heartbeat_gives_every_lease_an_end() -> None:
 
 
 @pytest.mark.conforms("DBP-13")
-@pytest.mark.parametrize(("peer", "tail"), [(b"s", []), (b"another", [b"Rohan"])])
-def test_disconnect_by_name_or_from_where_it_registered(net: Network, peer: bytes, tail: list[bytes]) -> None:
+@pytest.mark.parametrize("tail", [[], [b"Rohan"]])
+def test_disconnect_from_where_it_registered(net: Network, tail: list[bytes]) -> None:
     net.original(b"s", "Rohan")
-    net.say(peer, b"</3", *tail)
-    assert net.replies(peer) == []
+    net.say(b"s", b"</3", *tail)
+    assert net.replies(b"s") == []
     assert net.forgotten == [b"Rohan"]
     assert net.dialled == {}
+
+
+@pytest.mark.conforms("DBP-39")
+def test_disconnect_by_name_is_denied_while_the_registering_connection_is_open(net: Network) -> None:
+    net.original(b"s", "Rohan")
+    net.say(b"foe", b"</3", b"Rohan")
+    assert net.replies(b"foe") == []
+    net.wait(1.0)
+    command, _, reason = net.reply(b"foe")
+    assert command == b"OmO"
+    assert b"registered by another connection" in reason
+    assert net.forgotten == []
+
+
+@pytest.mark.conforms("DBP-39")
+@pytest.mark.parametrize("heartbeat_s", [0.0, 60.0])
+def test_disconnect_by_name_ends_a_service_that_does_not_answer(heartbeat_s: float) -> None:
+    net = Network(default_heartbeat_s=heartbeat_s)
+    net.original(b"s", "Rohan")
+    net.gone.add((DBP, b"s"))
+    net.say(b"another", b"</3", b"Rohan")
+    assert net.forgotten == []
+    net.wait(3.0)
+    assert net.replies(b"another") == []
+    assert net.forgotten == [b"Rohan"]
+    assert net.dialled == {}
+
+
+@pytest.mark.conforms("DBP-39")
+@pytest.mark.parametrize("heartbeat_s", [0.0, 60.0])
+def test_disconnect_by_name_does_not_end_a_service_that_answers(heartbeat_s: float) -> None:
+    net = Network(default_heartbeat_s=heartbeat_s)
+    identity = net.original(b"s", "Rohan")
+    net.gone.add((DBP, b"s"))
+    net.got(OUT, identity)
+    net.say(b"another", b"</3", b"Rohan")
+    assert [message[1] for message in net.got(OUT, identity)] == [b"ping"]
+    net.wait(0.1)
+    net.send(OUT, identity, b"", b"pong", FLOAT, b"Rohan")
+    net.wait(5.0)
+    assert net.forgotten == []
+    # And while it works it is not expected to answer.
+    net.say(b"c", b"u_U", b"Rohan", b"x")
+    net.say(b"another", b"</3", b"Rohan")
+    net.wait(5.0)
+    assert net.forgotten == []
 
 
 def test_disconnect_over_the_dialled_connection(net: Network) -> None:
@@ -202,9 +254,9 @@ def test_over_a_new_conversation_a_registration_is_renewed(net: Network) -> None
 def test_a_service_that_moves_is_called_at_its_new_address(net: Network) -> None:
     first = net.original(b"s", "Rohan", 5250)
     net.say(b"c", b"u_U", b"Rohan", b"x")
-    net.say(b"s2", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
+    net.say(b"s", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
     assert list(net.dialled) == [first]
-    net.say(b"s2", b"UoU", b'{"name": "Rohan", "port": 5251}')
+    net.say(b"s", b"UoU", b'{"name": "Rohan", "port": 5251}')
     (second,) = net.dialled
     assert net.dialled[second] == "tcp://127.0.0.1:5251"
     assert net.hung_up == ["tcp://127.0.0.1:5250"]
@@ -222,11 +274,81 @@ def test_a_heartbeat_brings_a_lost_connection_back(net: Network) -> None:
     identity = net.original(b"s", "Rohan", heartbeat=1.0)
     net.handle(events.WorkerGone((OUT, identity), "it cannot be reached"))
     assert net.dialled == {}
-    net.say(b"s2", b"<3", b"Rohan")
-    assert net.reply(b"s2")[0] == b"u.u"
+    net.say(b"s", b"<3", b"Rohan")
+    assert net.reply(b"s")[0] == b"u.u"
     (again,) = net.dialled
     net.say(b"c", b"u_U", b"Rohan", b"x")
     assert calls(net, again) == [b"x"]
+
+
+@pytest.mark.conforms("DBP-37", "DBP-40")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"port": 5251},
+        {"ip": "127.0.0.2"},
+        {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5251}}},
+        {"transport": "dealer"},
+        {"heartbeat": 3600},
+        {"liveliness": 3600_000},
+        {"credit": 7},
+    ],
+)
+def test_only_the_registering_connection_changes_where_calls_go(
+    net: Network, changes: dict[str, object]
+) -> None:
+    net.original(b"s", "Rohan")
+    before, endpoints = net.info(), list(net.dialled.values())
+    net.gone.add((DBP, b"s"))
+    net.say(b"foe", b"UoU", json.dumps({"name": "Rohan", **changes}).encode())
+    command, _, reason = net.reply(b"foe")
+    assert command == b"OmO"
+    assert b"register again" in reason
+    assert (net.info(), list(net.dialled.values())) == (before, endpoints)
+
+
+@pytest.mark.conforms("DBP-40")
+def test_a_service_that_closed_its_connection_changes_its_description(net: Network) -> None:
+    net.original(b"s", "Rohan", heartbeat=1.0)
+    net.gone.add((DBP, b"s"))
+    net.wait(1.2)
+    net.say(b"s2", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
+    assert net.reply(b"s2")[0] == b"u.u"
+    assert net.info()["Rohan"]["topics"] == ["horses"]
+    # Once more: the broker knows that the connection is closed. It is no sign of life.
+    net.wait(1.2)
+    net.say(b"s3", b"UoU", b'{"name": "Rohan", "topics": ["riders"]}')
+    assert net.reply(b"s3")[0] == b"u.u"
+    net.wait(2.0)
+    assert net.forgotten == [b"Rohan"]
+
+
+@pytest.mark.conforms("DBP-37")
+def test_while_the_registering_connection_is_open_nobody_else_updates(net: Network) -> None:
+    net.original(b"s", "Rohan")
+    net.say(b"foe", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
+    net.say(b"foe-2", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
+    assert b"try again later" in net.reply(b"foe-2")[2]
+    assert net.replies(b"foe") == []
+    net.wait(1.0)
+    command, _, reason = net.reply(b"foe")
+    assert command == b"OmO"
+    assert b"registered by another connection" in reason
+    assert net.info()["Rohan"]["topics"] is None
+    assert not net.bus.catalog.unproven
+    # One that closes a moment after the first question is noticed by the second.
+    net.say(b"s2", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
+    net.gone.add((DBP, b"s"))
+    net.wait(1.0)
+    assert net.reply(b"s2")[0] == b"u.u"
+
+
+def test_an_unproven_update_of_a_name_that_is_given_back_meanwhile_is_denied(net: Network) -> None:
+    net.original(b"s", "Rohan")
+    net.say(b"foe", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
+    net.say(b"s", b"</3")
+    net.wait(1.0)
+    assert b"register first" in net.reply(b"foe")[2]
 
 
 # -- answers that never come ------------------------------------------------------------------
@@ -280,3 +402,32 @@ def test_a_long_name_still_has_an_identity(net: Network) -> None:
     assert len(identity) <= 255
     net.say(b"c", b"u_U", b"R" * 255, b"x")
     assert calls(net, identity) == [b"x"]
+
+
+THIEF = {"ip": "127.0.0.1", "port": 5250, "function": "f", "heartbeat": 1.0, "transport": "dealer"}
+
+
+@pytest.mark.conforms("DBP-37")
+def test_naming_its_address_does_not_take_the_calls_of_a_node_that_is_there(net: Network) -> None:
+    identity = net.original(b"closed", "Rohan", 5250)
+    net.say(b"thief", b"UwU", json.dumps({"name": "Rohan", **THIEF}).encode())
+    assert net.replies(b"thief") == [], "the node is asked first"
+    (question,) = net.got(OUT, identity)
+    assert question[1] == b"ping"
+    net.wait(0.1)
+    net.send(OUT, identity, b"", b"pong", FLOAT, b"Rohan")
+    net.wait(1)
+    (answer,) = net.replies(b"thief")
+    assert answer[0] == b"(O_O)"
+    assert b"is taken by a node that is alive" in answer[2]
+    net.say(b"c", b"u_U", b"Rohan", b"ride!")
+    assert calls(net, identity)[-1:] == [b"ride!"]
+    assert net.replies(b"thief") == []
+
+
+def test_a_node_that_does_not_answer_at_its_address_may_serve_on_a_connection(net: Network) -> None:
+    net.original(b"closed", "Rohan", 5250)
+    net.say(b"s", b"UwU", json.dumps({"name": "Rohan", **THIEF}).encode())
+    net.wait(1)
+    assert net.replies(b"s")[0][0] == b"OwO"
+    assert (DBP, b"s") in net.bus.workers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha1
+from math import inf
 from typing import Any
 
 import msgspec
@@ -9,8 +11,10 @@ import pytest
 
 from polybus.core import events
 from polybus.core.actions import Dismiss
+from polybus.core.ledger import ScheduleEntry, Unscheduled
 from polybus.core.model import Limits
-from polybus.dialects.emqp import Emqp
+from polybus.dialects.emqp import Emqp, RecentClients
+from polybus.dialects.mdr import Mdr
 from polybus.dialects.port import RouterEar
 from support.exchange import Exchange
 
@@ -116,16 +120,74 @@ def test_a_job_without_a_result_is_answered_with_true() -> None:
     (order,) = orders(ex)
     # A worker of a dialect whose answers may have no body frame at all.
     ex.handle(events.Result((WORKERS, b"w"), order[3], []))
-    assert answers(ex)[1:] == [[b"REPLY", b"true", b"job-1"]]
+    assert answers(ex)[1:] == [[b"REPLY", b"True", b"job-1"]]
 
 
-def test_an_empty_result_is_a_result() -> None:
+@pytest.mark.conforms("EMQP-41")
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"", b"True"),
+        # What EventMQ's job manager says of a job that returned None is a body like any other.
+        (b'{"value": null}', b'{"value": null}'),
+        (b"0", b"0"),
+        (b"null", b"null"),
+    ],
+)
+def test_an_empty_result_is_true(said: bytes, told: bytes) -> None:
     ex = broker()
     inform(ex)
     ask(ex)
     (order,) = orders(ex)
+    say(ex, WORKERS, b"w", b"REPLY", b"r-1", said, order[3])
+    assert answers(ex)[1:] == [[b"REPLY", told, b"job-1"]]
+    # Asked again, it is the same.
+    ask(ex)
+    assert answers(ex)[1:] == [[b"REPLY", told, b"job-1"]]
+
+
+@pytest.mark.conforms("EMQP-41", "EMQP-43")
+def test_a_strict_broker_writes_true_as_the_document_does() -> None:
+    ex = broker(strict=True)
+    inform(ex)
+    ask(ex)
+    (order,) = orders(ex)
     say(ex, WORKERS, b"w", b"REPLY", b"r-1", b"", order[3])
-    assert answers(ex)[1:] == [[b"REPLY", b"", b"job-1"]]
+    assert ex.got(CLIENTS, b"c") == [[b"", TAG, b"REPLY", b"job-1", b"True"]]
+
+
+def test_what_a_worker_said_reaches_clients_of_other_dialects_as_it_is() -> None:
+    ex = broker()
+    ex.listen(3, RouterEar(ex.bus, "majordomo", Mdr(ex.bus).tags))
+    inform(ex)
+    ex.send(3, b"m", b"", b"MDRC01", b"\x01", b"default", b"id-1", b"x")
+    (order,) = orders(ex)
+    say(ex, WORKERS, b"w", b"REPLY", b"r-1", b'{"value": null}', order[3])
+    assert ex.one(3, b"m")[-1] == b'{"value": null}'
+
+
+def test_a_client_of_ours_gets_its_receipt_from_a_strict_broker() -> None:
+    ex = broker(strict=True)
+    ask(ex, b"job-1", headers=b"guarantee,receipt-requested")
+    ask(ex, b"job-2", headers=b"guarantee")
+    (ack,) = ex.got(CLIENTS, b"c")
+    assert [ack[2], ack[4]] == [b"ACK", b"job-1"]
+    # The word is between them and the broker: no worker sees it.
+    inform(ex)
+    assert orders(ex)[0][5] == b"reply-requested,guarantee"
+
+
+def test_recent_clients_are_bounded_and_those_that_speak_stay() -> None:
+    clients = RecentClients(8)
+    for number in range(100):
+        clients.note((1, b"busy"), 1)
+        clients.note((1, b"%d" % number), 2)
+    kept = dict(clients)
+    assert len(kept) <= 8
+    assert kept[1, b"busy"] == 1
+    assert kept[1, b"99"] == 2
+    clients.forget((1, b"busy"))
+    assert (1, b"busy") not in dict(clients)
 
 
 def test_the_documents_reply_is_for_the_oldest_job() -> None:
@@ -373,7 +435,7 @@ def test_disconnect_is_none() -> None:
     assert not ex.bus.workers
 
 
-@pytest.mark.conforms("EMQP-25")
+@pytest.mark.conforms("EMQP-24")
 def test_a_lost_worker_gets_nothing_more_and_its_job_goes_to_another() -> None:
     ex = broker()
     inform(ex)
@@ -469,18 +531,26 @@ def test_a_client_that_comes_back_while_its_job_runs_gets_the_result() -> None:
 
 
 @pytest.mark.conforms("EMQP-9")
-@pytest.mark.conforms("EMQP-33")
 @pytest.mark.parametrize(("strict", "word"), [(False, b"KBYE"), (True, b"KBAI")])
-def test_who_is_sent_away_gets_a_goodbye(strict: bool, word: bytes) -> None:
-    ex = broker(strict=strict)
+def test_the_frames_of_a_goodbye(strict: bool, word: bytes) -> None:
+    ex = Exchange()
+    emqp = Emqp(ex.bus, wall=lambda: 0.0, strict=strict)
+    ex.listen(CLIENTS, RouterEar(ex.bus, "emqp", emqp.client_tags))
+    ex.listen(WORKERS, RouterEar(ex.bus, "emqp", emqp.worker_tags))
     inform(ex, slots=0)
     say(ex, CLIENTS, b"s", b"INFORM", b"i", b"", b"scheduler")
-    ex.got(WORKERS, b"w")
-    ex.got(CLIENTS, b"s")
+    # A scheduler is a client as well when it sends what is due; it is told once.
+    for client in (b"c", b"s", b"gone"):
+        say(ex, CLIENTS, client, b"REQUEST", b"m-1", b"queue", b"", b"x")
+    say(ex, CLIENTS, b"gone", b"KBYE", b"m-2")
+    for peer in ((WORKERS, b"w"), (CLIENTS, b"s"), (CLIENTS, b"c"), (CLIENTS, b"gone")):
+        ex.got(*peer)
     for worker in list(ex.bus.workers.values()):
         ex.bus.actions.append(Dismiss(worker.address, worker.voice, "draining"))
+    ex.bus.actions += emqp.goodbyes()
     ex.settle()
-    for peer in ((WORKERS, b"w"), (CLIENTS, b"s")):
+    assert ex.got(CLIENTS, b"gone") == []
+    for peer in ((WORKERS, b"w"), (CLIENTS, b"s"), (CLIENTS, b"c")):
         frames = ex.one(*peer)
         assert frames[:3] == [b"", TAG, word]
         assert len(frames) == 4
@@ -581,6 +651,50 @@ def test_without_a_scheduler_the_broker_keeps_it() -> None:
         say(ex, CLIENTS, b"c", b"UNSCHEDULE", b"m-2", b"default", b"", *form)
         assert answers(ex) == [[b"REPLY", b"m-2"]]
         assert not len(ex.bus.book.schedules)
+
+
+@pytest.mark.conforms("EMQP-39", "EMQP-40")
+def test_schedules_of_an_earlier_version_are_replaced_and_removed() -> None:
+    def kept(ex: Exchange) -> dict[str, float | None]:
+        return {entry.key: entry.interval_s for entry in ex.bus.book.schedules}
+
+    ex = broker()
+    job = b'{"do": "sweep", "interval_secs": %d}'
+    # It made a second schedule of another interval, and kept both under the hash of all their bytes.
+    keys = [sha1(b"default\0" + job % seconds).hexdigest() for seconds in (60, 90)]
+    ex.bus.book.schedules.load(
+        ScheduleEntry(key, b"default", job % seconds, interval_s=seconds, next_at=inf)
+        for key, seconds in zip((*keys, "named"), (60, 90, 90), strict=True)
+    )
+    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"nohaste", job % 120)
+    assert answers(ex) == [[b"REPLY", b"m-1"]]
+    assert sorted(kept(ex).values()) == [90, 120]
+    assert not kept(ex).keys() & set(keys)
+    assert {line.key for line in ex.lines if isinstance(line, Unscheduled)} == set(keys)
+    say(ex, CLIENTS, b"c", b"UNSCHEDULE", b"m-2", b"", b"", b'{"do": "sweep"}')
+    assert answers(ex) == [[b"REPLY", b"m-2"]]
+    assert kept(ex) == {"named": 90}
+
+
+@pytest.mark.conforms("EMQP-40")
+def test_a_schedule_that_is_refused_leaves_the_one_before_it() -> None:
+    ex = broker()
+    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"nohaste", b"60", b'{"do": "sweep"}', b"")
+    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-2", b"default", b"", b"-1", b'{"do":"sweep"}', b"61 * * * *")
+    assert [entry.interval_s for entry in ex.bus.book.schedules] == [60]
+
+
+@pytest.mark.conforms("EMQP-40")
+def test_what_goes_to_a_scheduler_is_kept_here_no_more() -> None:
+    ex = broker()
+    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"nohaste", b"60", b'{"do": "sweep"}', b"")
+    say(ex, CLIENTS, b"s", b"INFORM", b"i", b"", b"scheduler")
+    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-2", b"default", b"nohaste", b"90", b'{"do":"sweep"}', b"")
+    assert not len(ex.bus.book.schedules)
+    # Only a scheduler knows what it has: what was passed on is not told as an error.
+    ex.got(CLIENTS, b"c")
+    say(ex, CLIENTS, b"c", b"UNSCHEDULE", b"m-3", b"default", b"", b"-1", b"nothing", b"")
+    assert answers(ex) == [[b"REPLY", b"m-3"]]
 
 
 def test_a_schedule_that_cannot_be_kept_is_answered_with_the_reason() -> None:

@@ -7,7 +7,12 @@ import json
 import pytest
 
 from polybus.core import events
+from polybus.core.bus import Bus
 from polybus.core.model import Limits
+from polybus.dialects.mdp1 import Mdp1
+from polybus.dialects.mdp2 import Mdp2
+from polybus.dialects.mdr import Mdr
+from polybus.dialects.port import RouterEar
 from support.majordomo import (
     BEAT_S,
     CLIENTS,
@@ -26,6 +31,18 @@ from support.majordomo import (
 @pytest.fixture
 def house() -> Household:
     return Household()
+
+
+@pytest.mark.parametrize("dialect", [Mdp1, Mdp2, Mdr])
+def test_a_worker_is_dead_after_three_intervals_of_2500_ms(dialect: type[Mdp1 | Mdp2 | Mdr]) -> None:
+    """What the documents propose, if nothing else is set."""
+    bus = Bus(b"n-")
+    receiver = RouterEar(bus, "majordomo", dialect(bus).tags)
+    delimiter = [] if dialect is Mdr else [b""]
+    tag = {Mdp1: b"MDPW01", Mdp2: b"MDPW02", Mdr: b"MDRW01"}[dialect]
+    receiver.receive(1, [b"w", *delimiter, tag, b"\x01", b"echo"], 0.0)
+    (worker,) = bus.workers.values()
+    assert worker.heartbeat.dead_after_s == 7.5
 
 
 # -- dialogs ----------------------------------------------------------------------------------
@@ -180,8 +197,10 @@ def test_everything_the_broker_sends_carries_the_header(house: Household, talk: 
     house.say(b"w", talk.ready(b"echo"))
     house.ask(b"c", talk.request(b"echo", b"r1", b"x"))
     house.say(b"w", talk.heartbeat())
-    house.wait(DEAD_S + 1)
     messages = house.orders(b"w")
+    house.say(b"w", talk.reply(messages[0], b"X"))
+    house.wait(DEAD_S + 1)
+    messages += house.orders(b"w")
     assert len(messages) >= 2
     assert {message[0] for message in messages} == {talk.worker, talk.dismissal()[0]}
     house.say(b"w", [b"NOBODY", b"\x01", b"echo"])
@@ -275,8 +294,29 @@ def test_an_invalid_message_of_a_worker_makes_it_invalid(
 def test_an_invalid_message_of_a_client_is_dropped(house: Household, talk: Talk) -> None:
     house.ask(b"c", [talk.client])
     house.ask(b"c", [talk.client, b"\x01", b"\xff\xfe", b"r", b"body"])
+    house.ask(b"c", talk.request(b"echo", b"r0"))
     assert house.answers(b"c") == []
-    assert house.bus.counters.invalid == 2
+    assert house.bus.counters.invalid == 3
+    assert not house.bus.requests
+    # A client has no conversation that could end: its next good request is served.
+    house.say(b"w", talk.ready(b"echo"))
+    house.ask(b"c", talk.request(b"echo", b"r1", b"x"))
+    house.say(b"w", talk.reply(house.order(b"w"), b"X"))
+    assert house.answers(b"c") == [talk.final(b"echo", b"r1", b"X")]
+
+
+@statement(mdp1="MDP1-17 MDP1-24", mdp2="MDP2-18 MDP2-25", mdr="MDR-20 MDR-28")
+@pytest.mark.parametrize("begin", [b"NOBODY", b"client"])
+def test_a_worker_is_invalid_whatever_tag_its_message_has(house: Household, talk: Talk, begin: bytes) -> None:
+    house.say(b"w", talk.ready(b"echo"))
+    house.ask(b"c", talk.request(b"echo", b"r1", b"x"))
+    house.order(b"w")
+    house.say(b"w", [talk.client if begin == b"client" else begin, b"\x7f"])
+    assert house.orders(b"w") == [talk.dismissal()]
+    assert not house.bus.workers
+    # What it had goes to the next worker.
+    house.say(b"w2", talk.ready(b"echo"))
+    assert talk.body_of(house.order(b"w2")) == [b"x"]
 
 
 @statement(mdp1="MDP1-23 MDP1-32", mdp2="MDP2-24 MDP2-34", mdr="MDR-27 MDR-33 MDR-40")
@@ -289,11 +329,119 @@ def test_a_beat_of_an_unknown_worker_is_answered_with_disconnect(house: Househol
     assert talk.body_of(house.order(b"w")) == [b"x"]
 
 
-@statement(mdp1="MDP1-12", mdp2="MDP2-14", mdr="MDR-15")
-def test_a_reply_of_an_unknown_worker_is_late_and_not_punished(house: Household, talk: Talk) -> None:
-    house.say(b"w", talk.reply(talk.order(b"older-life", b"r1"), b"X"))
-    assert house.orders(b"w") == []
+@statement(mdp1="MDP1-23", mdp2="MDP2-24", mdr="MDR-27")
+@pytest.mark.parametrize("body", [b"X", b'{"error": "failed"}'])
+def test_an_answer_of_an_unknown_worker_is_answered_with_disconnect(
+    house: Household, talk: Talk, body: bytes
+) -> None:
+    order = talk.order(b"older-life", b"r1")
+    house.say(b"w", talk.reply(order, body))
+    assert house.orders(b"w") == [talk.dismissal()]
     assert house.bus.counters.late == 1
+    if talk.has_partials:
+        house.say(b"w", talk.part(order, body))
+        assert house.orders(b"w") == [talk.dismissal()]
+    # With its empty first frame, if it sends one.
+    house.say(b"w", [b"", *talk.reply(order, body)])
+    assert house.orders(b"w") == [[b"", *talk.dismissal()]]
+    # It did not become a worker by that, and may become one.
+    house.say(b"w", talk.ready(b"echo"))
+    house.ask(b"c", talk.request(b"echo", b"r1", b"x"))
+    assert talk.body_of(house.order(b"w")) == [b"x"]
+
+
+@statement(mdp1="MDP1-23", mdp2="MDP2-24", mdr="MDR-27")
+def test_a_late_answer_of_a_worker_is_not_punished(talk: Talk) -> None:
+    house = Household(Limits(request_ttl_s=1))
+    house.say(b"w", talk.ready(b"echo"))
+    house.ask(b"c", talk.request(b"echo", b"r1", b"x"))
+    order = house.order(b"w")
+    house.wait(2)
+    assert b"expired" in house.answers(b"c")[0][-1]
+    if talk.has_partials:
+        house.say(b"w", talk.part(order, b"late"))
+    house.say(b"w", talk.reply(order, b"late"))
+    house.say(b"w", talk.reply(order, b"later"))
+    assert house.orders(b"w") == []
+    assert house.bus.counters.late == (3 if talk.has_partials else 2)
+    house.ask(b"c", talk.request(b"echo", b"r2", b"y"))
+    assert talk.body_of(house.order(b"w")) == [b"y"]
+
+
+# -- answers that are none ----------------------------------------------------------------------
+
+
+@statement(mdp1="MDP1-12", mdp2="MDP2-13 MDP2-14", mdr="MDR-44")
+def test_an_answer_of_a_worker_may_have_no_body_frame(house: Household, talk: Talk) -> None:
+    house.say(b"w", talk.ready(b"echo"))
+    house.ask(b"c", talk.request(b"echo", b"r1", b"x"))
+    order = house.order(b"w")
+    partials = [talk.partial(b"echo", b"r1", b"")] if talk.has_partials else []
+    if talk.has_partials:
+        house.say(b"w", talk.part(order))
+    house.say(b"w", talk.reply(order))
+    # The client's leg has a body frame at least.
+    assert house.answers(b"c") == [*partials, talk.final(b"echo", b"r1", b"")]
+    assert house.bus.counters.invalid == 0
+
+
+@statement(mdp1="MDP1-26", mdp2="MDP2-28", mdr="MDR-31")
+def test_an_answer_without_its_empty_frame_is_none(house: Household, talk: Talk) -> None:
+    house.say(b"w", talk.ready(b"echo"))
+    house.ask(b"c", talk.request(b"echo", b"r1", b"x"))
+    broken = talk.reply(house.order(b"w"), b"X")
+    broken[3] = b"not empty"
+    house.say(b"w", broken)
+    assert house.answers(b"c") == []
+    assert house.orders(b"w") == [talk.dismissal()]
+    # The request is still unanswered: the next worker gets it.
+    house.say(b"w2", talk.ready(b"echo"))
+    house.say(b"w2", talk.reply(house.order(b"w2"), b"Y"))
+    assert house.answers(b"c") == [talk.final(b"echo", b"r1", b"Y")]
+
+
+@statement(mdr="MDR-45")
+@pytest.mark.parametrize("body", [[b"X"], [], [b'{"error": "failed"}']])
+def test_an_answer_with_a_wrong_id_is_none(house: Household, talk: Talk, body: list[bytes]) -> None:
+    for say in (talk.reply, talk.part):
+        house.say(b"w", talk.ready(b"echo"))
+        house.ask(b"c", talk.request(b"echo", say.__name__.encode(), b"x"))
+        order = house.order(b"w")
+        order[4] = b"other"
+        house.say(b"w", say(order, *body))
+        assert house.answers(b"c") == []
+        assert house.orders(b"w") == [talk.dismissal()]
+        house.say(b"w2", talk.ready(b"echo"))
+        house.say(b"w2", talk.reply(house.order(b"w2"), b"Y"))
+        assert house.answers(b"c") == [talk.final(b"echo", say.__name__.encode(), b"Y")]
+        house.say(b"w2", talk.farewell())
+    assert house.bus.counters.invalid == 2
+
+
+@statement(mdr="MDR-45")
+def test_two_answers_with_their_ids_exchanged_are_none(house: Household, talk: Talk) -> None:
+    house.say(b"w", talk.ready(b"echo", b"2"))
+    house.ask(b"c", talk.request(b"echo", b"r1", b"1"))
+    house.ask(b"c", talk.request(b"echo", b"r2", b"2"))
+    first, second = house.orders(b"w")
+    house.say(b"w", talk.reply([*first[:4], second[4]], b"one"))
+    assert house.answers(b"c") == []
+    assert house.orders(b"w") == [talk.dismissal()]
+
+
+@statement(mdr="MDR-45")
+def test_a_request_without_an_id_has_its_token_as_id(house: Household, talk: Talk) -> None:
+    house.say(b"w", talk.ready(b"echo"))
+    house.ask(b"c", MDP2.request(b"echo", b"", b"x"))
+    order = house.order(b"w")
+    assert order[4] == order[2]
+    house.say(b"w", talk.reply(order, b"X"))
+    assert house.answers(b"c") == [MDP2.final(b"echo", b"", b"X")]
+    house.ask(b"c", MDP2.request(b"echo", b"", b"x"))
+    order = house.order(b"w")
+    house.say(b"w", talk.reply([*order[:4], b"other"], b"X"))
+    assert house.orders(b"w") == [talk.dismissal()]
+    assert house.answers(b"c") == []
 
 
 # -- heartbeats -------------------------------------------------------------------------------
@@ -355,7 +503,7 @@ def test_a_silent_worker_is_lost_and_its_requests_go_to_another(house: Household
         house.wait(BEAT_S)
         house.say(b"w2", talk.heartbeat())
     house.wait(0.1)
-    assert house.orders(b"w1")[-1] == talk.dismissal()
+    house.orders(b"w1")
     assert house.bus.counters.workers_lost == 1
     order = next(order for order in house.orders(b"w2") if len(order) > 2)
     house.say(b"w2", talk.reply(order, b"X"))

@@ -18,6 +18,7 @@ from polybus.journal.archive import TIDY_S, Archive, Keep, main, run
 from polybus.journal.archiver import SEGMENTS, Archiver
 from polybus.journal.log import STATE, LogHead, log_files, write_batch, write_head
 from polybus.journal.progress import read_progress
+from polybus.journal.reader import segment_files
 from polybus.journal.record import Row
 from polybus.journal.retention import COMPACTED, READERS
 from support.journals import HOUR_US, NOON_US, Logs, everything
@@ -63,6 +64,7 @@ def test_what_it_did_can_be_read(logs: Logs, tmp_path: Path) -> None:
     progress = read_progress(tmp_path)
     # With the row that stands for those that are missing.
     assert (progress.pid, progress.rows, progress.lost, progress.log) == (os.getpid(), 8, 3, 2)
+    assert progress.segments == len(segment_files(tmp_path)) == 1
     assert progress.at == told.now
     assert "3 records are missing" in told.lines[0]
     # What was lost stays lost after a restart; the rest is counted anew.
@@ -123,6 +125,20 @@ def test_a_full_disk_is_told_once_and_tried_again(
     assert len(everything(tmp_path)) == 5
 
 
+def test_the_file_that_cannot_be_written_is_named(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.write(rows(0, 5))
+    told = Told(tmp_path)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), "/where/it/is")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", refuse)
+    assert not told.work()
+    assert read_progress(tmp_path).trouble == "Permission denied (/where/it/is)"
+
+
 def test_what_is_too_old_goes_and_is_told(logs: Logs, tmp_path: Path) -> None:
     logs.write(rows(0, 5))
     told = Told(tmp_path, Keep(days=1.0))
@@ -179,6 +195,22 @@ def test_only_one_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert "is being archived already" in capfd.readouterr().err
     os.close(held)
     assert run(tmp_path, Keep(), alone=True, once=True) == 0
+
+
+def test_at_the_side_of_a_broker_it_waits_for_the_one_before(tmp_path: Path) -> None:
+    """And ends with its broker, which closes the pipe between them."""
+    held = lock.take(tmp_path)
+    assert held is not None
+    reading, writing = os.pipe()
+    before = os.dup(0)
+    os.dup2(reading, 0)
+    os.close(writing)
+    try:
+        assert run(tmp_path, Keep(), alone=False) == 0
+    finally:
+        os.dup2(before, 0)
+        for file in (before, reading, held):
+            os.close(file)
 
 
 def test_once_does_all_there_is(tmp_path: Path) -> None:

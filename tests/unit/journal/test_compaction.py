@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -164,6 +166,32 @@ def test_a_note_of_a_reader_that_makes_no_sense_holds_everything(journal: Path) 
     os.utime(journal / READERS / "odd.json", (LATER_S, LATER_S))
     compact(journal)
     assert landing(journal) == [1, 2, 3, 4, 5, 6]
+
+
+def flipped(path: Path) -> bytes:
+    """The segment with one bit changed so that it can still be read, with other values."""
+    good, table = path.read_bytes(), pq.read_table(path, partitioning=None)
+    for at in range(4, len(good)):
+        bad = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+        try:
+            found = pq.read_table(io.BytesIO(bad))
+        except (OSError, ValueError, pa.ArrowException):
+            continue
+        if found.schema == table.schema and found.num_rows == table.num_rows and found != table:
+            return bad
+    raise AssertionError("every changed bit makes it unreadable")
+
+
+def test_a_flipped_bit_in_a_segment_is_not_compacted(journal: Path) -> None:
+    """The values could be read: only the checksum of their page tells."""
+    broken = next((journal / SEGMENTS).rglob("000000000002-*"))
+    before = numbers(journal)
+    broken.write_bytes(flipped(broken))
+    damage = [text for report in compact(journal) for text in report.damage]
+    assert len(damage) == 1
+    assert str(broken) in damage[0]
+    assert broken.exists()
+    assert numbers(journal) == before
 
 
 def test_a_segment_that_cannot_be_read_is_told_once_and_left_out(journal: Path) -> None:

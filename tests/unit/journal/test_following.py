@@ -58,7 +58,9 @@ def test_what_comes_whatever_the_archiver_does(logs: Logs) -> None:
     assert follower.more() == []
     logs.skip(2)
     logs.write(beats(9, 1))
-    assert [(row["what"], row["seq"]) for row in follower.more()] == [("hole", 10), ("beat", 11)]
+    hole, beat = follower.more()
+    assert [(row["what"], row["seq"]) for row in (hole, beat)] == [("hole", 10), ("beat", 11)]
+    assert hole["size"] == 2
     logs.write([Row("started", NOON_US + 99)], life="next")
     logs.archive()
     assert [(row["life"], row["seq"]) for row in follower.more()] == [("next", 1)]

@@ -16,6 +16,7 @@ from polybus.errors import JournalDamaged
 from polybus.journal import lock
 from polybus.journal import writer as writer_module
 from polybus.journal.log import (
+    BATCH_MAGIC,
     DAMAGED,
     FINISHED,
     OPEN,
@@ -87,6 +88,17 @@ def test_a_flipped_bit_costs_the_batch_that_it_hits_and_no_other(
     assert [one.length for one in damage] == [len(batches[hit])]
 
 
+def test_the_mark_of_a_batch_alone_proves_nothing(tmp_path: Path) -> None:
+    """A body may have it as well: what follows damage must hold together."""
+    path = tmp_path / "1.log"
+    damaged = write_batch(1, 1, BATCH_MAGIC * 3 + b"body")[:-1] + b"Y"
+    begin = log_of(path, damaged, write_batch(2, 1, b"whole"))
+    first, second = read_batches(path, begin)
+    assert first == Damage(begin, len(damaged), first.what)  # type: ignore[union-attr]
+    assert isinstance(second, Batch)
+    assert (second.first, second.payload) == (2, b"whole")
+
+
 def test_a_head_that_is_damaged_is_told(tmp_path: Path) -> None:
     path = tmp_path / "1.log"
     head = write_head(HEAD)
@@ -139,6 +151,17 @@ def test_everything_is_on_disk_when_it_ends(folder: Path) -> None:
     assert not log_files(folder, OPEN)
 
 
+def test_it_does_not_wait_for_more_when_it_is_to_end(folder: Path) -> None:
+    writer = JournalWriter(folder, "tested", "life", {1: "ebus.frontend"}, sync_s=60.0)
+    writer.append(1, b"last words")
+    # The thread finds that it is to end when it starts, so that it cannot be in its pause already.
+    writer._stopping = True
+    writer.start()
+    assert writer.stop(timeout_s=30.0) == 0
+    assert not writer._thread.is_alive()
+    assert [payload for _, _, payload in records_in(folder)] == [b"last words"]
+
+
 def test_large_logs_are_finished_and_numbers_go_on_after_a_restart(folder: Path) -> None:
     for _ in range(2):
         writer = open_writer(folder, roll_bytes=500)
@@ -160,6 +183,15 @@ def test_what_does_not_fit_is_counted_and_leaves_a_hole_in_the_numbers(folder: P
     writer.start()
     assert writer.stop() == 3
     assert [(first, count) for first, count, _ in records_in(folder)] == [(1, 1), (5, 1)]
+
+
+def test_batches_with_a_hole_between_them_are_not_joined(folder: Path) -> None:
+    writer = JournalWriter(folder, "tested", "life", {1: "ebus.frontend"}, waiting_bytes=15)
+    for count, payload in ((1, b"1"), (1, b"2"), (1, b"too much for it"), (3, b"456")):
+        writer.append(count, payload)
+    writer.start()
+    assert writer.stop() == 1
+    assert list(records_in(folder)) == [(1, 2, b"12"), (4, 3, b"456")]
 
 
 def test_a_full_disk_stops_nothing_and_the_journal_recovers(

@@ -87,6 +87,11 @@ def test_idle_processors_are_counted_between_looks(tmp_path: Path, monkeypatch: 
     idleness = Idleness(times)
     times.write_text("cpu  140 0 110 1050 0 0 0 0 0 0\n")
     assert idleness.processors() == pytest.approx(2.0)
+    # The time of guests is in that of users already.
+    times.write_text("cpu  100 0 100 1000 0 0 0 0 0 0\n")
+    guests = Idleness(times)
+    times.write_text("cpu  140 0 110 1050 0 0 0 0 40 0\n")
+    assert guests.processors() == pytest.approx(idleness.processors())
     # Too soon to tell anything else.
     times.write_text("cpu  141 0 110 1050 0 0 0 0 0 0\n")
     assert idleness.processors() == pytest.approx(2.0)

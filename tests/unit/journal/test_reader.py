@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from polybus.errors import JournalMissing, JournalMoved
+from polybus.errors import JournalDamaged, JournalMissing, JournalMoved
 from polybus.journal import reader
-from polybus.journal.archiver import SEGMENTS
+from polybus.journal.archiver import PLAN, SEGMENTS, STATE
 from polybus.journal.log import OPEN
 from polybus.journal.reader import COMPACTED, find_journal, read_rows, segment_files
 from polybus.journal.record import Row
@@ -42,6 +42,14 @@ def test_segments_and_logs_are_one_journal(tmp_path: Path) -> None:
     assert numbers(tmp_path) == list(range(1, 26))
     logs.archive()
     assert numbers(tmp_path) == list(range(1, 26))
+
+
+@pytest.mark.parametrize("name", [PLAN, STATE])
+def test_a_damaged_note_of_the_archiver_is_told_by_its_name(tmp_path: Path, name: str) -> None:
+    Logs(tmp_path).write(rows(0, 10))
+    (tmp_path / name).write_bytes(b'{"logs": [')
+    with pytest.raises(JournalDamaged, match=name):
+        list(read_rows(tmp_path))
 
 
 def test_only_what_is_asked_for(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from polybus.errors import JournalMissing
 from polybus.journal import trace as trace_module
 from polybus.journal.record import NO_LINK, Row
-from polybus.journal.trace import Ambiguous, Trace, trace
+from polybus.journal.trace import Ambiguous, JournalMoved, Trace, trace
 from support.journals import NOON_US, SECOND_US, Logs, life_of
 
 
@@ -70,6 +70,29 @@ def test_a_group_has_members(logs: Logs) -> None:
         logs.write(desks(life_of(f"life-{number}", NOON_US, "dispatched", "replied"), b"all/%d" % number))
     assert tokens(trace([logs.journal], "all")) == ["life-0", "life-1", "life-2"]
     assert tokens(trace([logs.journal], "all/1")) == ["life-1"]
+
+
+def test_a_journal_that_moves_all_the_time_is_given_up(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.write(life_of("life-1", NOON_US, "dispatched", "replied"))
+    tries: list[str] = []
+
+    def moves(search: object, name: str) -> Trace:
+        tries.append(name)
+        raise JournalMoved("it was compacted")
+
+    run = trace_module._Search.run
+    monkeypatch.setattr(trace_module._Search, "run", moves)
+    with pytest.raises(JournalMoved):
+        trace([logs.journal], "life-1")
+    assert len(tries) == trace_module.TRIES
+
+    # Once is no reason to give up.
+    def moves_once(search: Any, name: str) -> Trace:
+        monkeypatch.setattr(trace_module._Search, "run", run)
+        raise JournalMoved("it was compacted")
+
+    monkeypatch.setattr(trace_module._Search, "run", moves_once)
+    assert tokens(trace([logs.journal], "life-1")) == ["life-1"]
 
 
 def test_more_than_anybody_reads(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:

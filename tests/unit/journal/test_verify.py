@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -211,6 +211,22 @@ def test_guarantees_are_checked_against_the_store(logs: Logs) -> None:
     assert wrong(verdict) == [("P1", "life-4")]
     # Nobody asked the store: then nobody can say that they are lost.
     assert verify(logs.journal).counts == {"open": 4}
+
+
+def test_a_killed_broker_and_a_store_that_has_forgotten_leave_a_doubt(logs: Logs) -> None:
+    """Its answer may have been told in the last milliseconds; a store keeps outcomes only for a while."""
+    logs.write(
+        [
+            started(),
+            *life_of("life-1", NOON_US, "dispatched", reason=GUARANTEED),
+            Row("beat", NOON_US + 60 * SECOND_US),
+        ]
+    )
+    logs.write([started(NOON_US + 70 * SECOND_US)], life="next")
+    verdict = verify(logs.journal, kept={}.get, now=NOW + timedelta(days=400), is_running=True)
+    assert wrong(verdict) == []
+    assert [fate.token for fate in verdict.fates["unsure"]] == ["life-1"]
+    assert "the store has forgotten it" in verdict.fates["unsure"][0].text
 
 
 def test_numbers(logs: Logs) -> None:

@@ -12,11 +12,12 @@ import pytest
 import zmq
 
 from polybus.runtime.connection import Connection
+from support.patience import patient
 
 TAG = b"eMQP/1.0"
 ACK = b'{"polybus":1}'
 JOINING_ACK = b'{"polybus":2}'
-PATIENCE_S = 20.0
+PATIENCE_S = patient(20.0)
 
 
 class Broker:

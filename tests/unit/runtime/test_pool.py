@@ -13,6 +13,7 @@ import pytest
 
 from polybus.runtime import staffing
 from polybus.runtime.seat import SeatState
+from support.patience import patient
 from support.pool_bench import TESTS, Bench
 from support.waiting import until
 
@@ -143,7 +144,7 @@ def test_a_loop_in_c_is_killed_at_its_limit() -> None:
         job = bench.submit("spin", limit_s=0.3)
         behind = bench.submit("double", 3)
         assert bench.outcome(job) == ("timeout", "ran longer than 0.3 s")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < patient(5)
         assert bench.outcome(behind) == 6
 
 

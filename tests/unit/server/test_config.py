@@ -19,6 +19,7 @@ NARROW = {
     "missed": "skip",
     "liveness": "3",
     "tap": "off",
+    "disconnect": "any",
     "udp": "17",
 }
 

@@ -21,6 +21,7 @@ from polybus.journal.writer import ROLL_S, SLOW_ROLL_S
 from polybus.server import archiving
 from polybus.server.archiving import Archiving
 from polybus.server.journaling import BEAT_S, Journaling
+from support.patience import patient
 from support.waiting import until
 
 ALONE = JournalSettings(archive=False)
@@ -220,6 +221,8 @@ def test_logs_are_finished_soon_while_somebody_archives(tmp_path: Path, children
 def test_the_process_ends_with_its_input(tmp_path: Path) -> None:
     """The real one, with nothing to do."""
     command = [sys.executable, "-m", "polybus.journal.archive", str(tmp_path / "journal")]
-    process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=50, check=False)
+    process = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patient(50), check=False
+    )
     assert (process.returncode, process.stderr) == (0, b"")
     assert (tmp_path / "journal" / "segments").is_dir()

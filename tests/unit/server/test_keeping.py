@@ -12,13 +12,14 @@ from polybus import Client, RequestFailed
 from polybus.server.keeping import _joined
 from polybus.server.scribe import Sick, Unwritten, Written
 from support.live import LiveBroker
+from support.patience import patient
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     with (
         LiveBroker({"jobs.store": "false"}) as broker,
-        Client(broker["majordomo.clients"], "mdr", timeout_s=10.0) as client,
+        Client(broker["majordomo.clients"], "mdr", timeout_s=patient(10)) as client,
     ):
         yield client
 

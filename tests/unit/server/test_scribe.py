@@ -18,6 +18,7 @@ from polybus.store.memory import MemoryStore
 from polybus.store.sqlite import SqliteStore
 from support.folders import small_file_system
 from support.ledgers import history, job, outcome, token
+from support.patience import patient
 from support.waiting import until
 
 
@@ -37,7 +38,7 @@ class Fussy(MemoryStore):
     def write(self, lines: Sequence[Line]) -> None:
         self.tried += 1
         self.entered.set()
-        assert self.gate.wait(30)
+        assert self.gate.wait(patient(30))
         if self.trouble is not None:
             raise self.trouble
         super().write(lines)
@@ -105,7 +106,7 @@ def test_what_is_submitted_is_written_and_told(store: Fussy, desk: Desk) -> None
 def test_batches_gather_while_one_is_written(store: Fussy, desk: Desk) -> None:
     store.gate.clear()
     desk.scribe.submit(1, [Accepted(job(1))])
-    assert store.entered.wait(30)
+    assert store.entered.wait(patient(30))
     for number in range(2, 10):
         desk.scribe.submit(number, [Accepted(job(number))])
     store.gate.set()
@@ -118,7 +119,7 @@ def test_a_transaction_has_its_limit(store: Fussy, desk: Desk, monkeypatch: pyte
     monkeypatch.setattr(scribes, "TRANSACTION_LINES", 4)
     store.gate.clear()
     desk.scribe.submit(1, [Accepted(job(1))])
-    assert store.entered.wait(30)
+    assert store.entered.wait(patient(30))
     for number in range(2, 10):
         desk.scribe.submit(number, [Accepted(job(number))])
     store.gate.set()
@@ -311,7 +312,7 @@ def test_it_is_full_when_too_many_bytes_wait(
 def test_stop_writes_what_waits_and_closes_the_store(store: Fussy, desk: Desk) -> None:
     store.gate.clear()
     desk.scribe.submit(1, [Accepted(job(1))])
-    assert store.entered.wait(30)
+    assert store.entered.wait(patient(30))
     for number in range(2, 9):
         desk.scribe.submit(number, [Accepted(job(number))])
     threading.Timer(0.05, store.gate.set).start()

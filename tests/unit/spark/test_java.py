@@ -13,6 +13,7 @@ import pytest
 
 from polybus.spark import java
 from polybus.spark.java import Java, JavaMissing, Refused, examine, find_java, java_home, look_for_java
+from support.patience import patient
 
 OLD = 'openjdk version "1.8.0_402"'
 ELDER = 'java version "11.0.22" 2024-01-16 LTS'
@@ -173,14 +174,14 @@ def test_many_may_make_it_at_once(tmp_path: Path) -> None:
     homes = []
 
     def one() -> None:
-        start.wait(10)
+        start.wait(patient(10))
         homes.append(java_home(found, cache))
 
     threads = [threading.Thread(target=one) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(patient(30))
     assert homes == list(cache.iterdir()) * 8
     assert run(homes[0], "x").strip() == "<x>"
 
@@ -215,7 +216,7 @@ def test_the_command_prints_the_folder(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=patient(60),
     )
     assert (Path(said.stdout.strip()) / "bin" / "java").is_file()
     assert Path(said.stdout.strip()).parent == tmp_path / "polybus"

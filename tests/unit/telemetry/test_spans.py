@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from support.patience import patient
+
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry import trace
@@ -76,7 +78,7 @@ def test_a_program_without_a_provider_makes_none() -> None:
         "opentelemetry.trace.set_tracer_provider(TracerProvider())\n"
         "assert polybus.telemetry.tracing() is not None\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patient(30))
 
 
 def test_a_broker_without_an_sdk_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +113,7 @@ def test_a_broker_without_the_api_says_what_to_install() -> None:
         "else:\n"
         "    raise AssertionError('it opened')\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patient(30))
 
 
 # -- clients --------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ def test_emqp_has_headers_for_it(memory: Memory) -> None:
     brain.close()
 
     (span,) = memory.spans
-    assert frames[5] == f"traceparent:{parent_text(span)}".encode()
+    assert f"traceparent:{parent_text(span)}" in frames[5].decode().split(",")
     assert (span.name, span.kind) == ("send hello", SpanKind.PRODUCER)
 
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from polybus.errors import LocalProtocolError
+from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.wire import dbp
 from polybus.wire.dbp_info import Interface, NodeInfo, RegistrationRefused
 from polybus.wire.dbp_time import TimeForm, read_time_form, write_time
@@ -319,3 +319,59 @@ def test_a_refused_registration_knows_how_to_deny_it(command: bytes, time: bytes
 def test_a_node_does_not_send_what_would_be_refused(message: dbp.BrokerReads) -> None:
     with pytest.raises(LocalProtocolError):
         dbp.write_from_node(message, NOW_S)
+
+
+# -- several of something ---------------------------------------------------------------------
+
+
+@pytest.mark.conforms("DBP-44")
+def test_service_information_in_several_frames_is_read_as_one() -> None:
+    frames = [b"UwU", b"1", b'{"name": "Gondor", "port": 1}', b'{"port": 2, "ip": "10.0.0.7"}', b"{}"]
+    message = dbp.read_from_node(frames)
+    assert isinstance(message, dbp.Registration)
+    assert (message.info.name, message.info.ip, message.info.port) == (b"Gondor", "10.0.0.7", 2)
+    assert message.missing == ("function", "heartbeat")
+    update = dbp.read_from_node([b"UoU", b"1", b'{"function": "f"}', b'{"name": "Gondor"}'])
+    assert isinstance(update, dbp.Update)
+    assert (update.name, update.changes) == (b"Gondor", {"function": "f"})
+
+
+@pytest.mark.parametrize("command", [b"UwU", b"UoU"])
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b'{"name": "Gondor"}', b"[]"],
+        [b'{"name": "Gondor"}', b""],
+        [b'{"name": "Gondor"}'] * 33,
+        [b'{"name": "Gondor"}', b'{"x": "%s"}' % (b"x" * 40_000), b'{"y": "%s"}' % (b"x" * 40_000)],
+    ],
+)
+def test_too_many_frames_or_no_objects_are_refused(command: bytes, frames: list[bytes]) -> None:
+    with pytest.raises(RegistrationRefused):
+        dbp.read_from_node([command, b"1", *frames])
+
+
+@pytest.mark.conforms("DBP-45")
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (b"Gondor", ()),
+        (b"", ()),
+        (b"Gondor,Rohan", (b"Gondor", b"Rohan")),
+        (b" Gondor , Rohan,", (b"Gondor", b"Rohan")),
+        (b",".join([b"x" * 200] * 3), (b"x" * 200,) * 3),
+    ],
+)
+def test_an_info_request_names_one_several_or_all(text: bytes, names: tuple[bytes, ...]) -> None:
+    message = dbp.InfoRequest(text)
+    assert dbp.read_from_node(dbp.write_from_node(message, 1.7e9)) == message
+    assert message.several == names
+
+
+@pytest.mark.parametrize("text", [b"Gondor,\n", b"x" * 256 + b",y", b"\xff,y", b"a," * 40_000])
+def test_a_list_of_what_are_no_names_is_refused(text: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        dbp.read_from_node([b"u_U", b"1", text])
+    with pytest.raises(LocalProtocolError):
+        dbp.write_from_node(dbp.InfoRequest(text), 1.7e9)

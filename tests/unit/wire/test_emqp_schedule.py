@@ -129,7 +129,7 @@ def test_malformed(frames: list[bytes], reason: str) -> None:
 def test_hash_of_public_clients(message: str, expected: str) -> None:
     assert emqp.schedule_hash(emqp.Schedule(b"m1", b"default", message.encode(), interval_s=5)) == expected
     # Neither the queue nor the time is part of it.
-    assert emqp.schedule_hash(emqp.Unschedule(b"m2", b"", message.encode())) == expected
+    assert emqp.jobs_to_remove(emqp.Unschedule(b"m2", b"", message.encode())) == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,11 @@ def test_hash_of_any_other_message(message: bytes) -> None:
     scheduled = emqp.Schedule(b"m1", b"default", message)
     expected = hashlib.sha1(b"default\0" + message).hexdigest()
     assert emqp.schedule_hash(scheduled) == expected
-    assert emqp.schedule_hash(emqp.Unschedule(b"m2", b"default", message)) == expected
     assert emqp.schedule_hash(emqp.Schedule(b"m1", b"other", message)) != expected
+    # To remove it, its queue does not matter.
+    identity = emqp.identify_kept(expected, b"default", message, 5, "")
+    assert identity is not None
+    assert emqp.jobs_to_remove(emqp.Unschedule(b"m2", b"other", message)) == (identity[0],)
 
 
 @pytest.mark.parametrize(
@@ -172,3 +175,88 @@ def test_hash_of_any_other_message(message: bytes) -> None:
 def test_what_we_must_not_send(message: emqp.Schedule | emqp.Unschedule) -> None:
     with pytest.raises(LocalProtocolError):
         emqp.write_from_client(message)
+
+
+def identity(
+    message: bytes, interval_s: float | None = 5, cron: str = "", queue: bytes = b"q"
+) -> tuple[str, bytes]:
+    scheduled = emqp.Schedule(b"m1", queue, message, interval_s=interval_s, cron=cron.encode())  # type: ignore[arg-type]
+    found = emqp.identify_kept(emqp.schedule_hash(scheduled), queue, message, interval_s, cron)
+    assert found is not None
+    return found
+
+
+@pytest.mark.conforms("EMQP-40")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((b'{"do": "x", "interval_secs": 5}', 5, ""), (b'{"interval_secs": 7, "do": "x"}', 7, "")),
+        ((b'{"do":"x","interval_secs":5}', 5, ""), (b'{"do": "x", "cron": "@daily"}', None, "@daily")),
+        ((b'["a", {"b": 1, "interval_secs": 5}]', 5, ""), (b'["a", {"b": 1}]', 9, "")),
+        ((b'{"a": 1, "b": 2}', 5, ""), (b'{"b":2,"a":1}', None, "@daily")),
+        ((b"text", 5, ""), (b"text", 7, "")),
+    ],
+)
+def test_the_same_job_with_other_times(
+    first: tuple[bytes, float | None, str], second: tuple[bytes, float | None, str]
+) -> None:
+    assert identity(*first) == identity(*second)
+    # In another queue it is another schedule of the same job.
+    elsewhere = identity(*first, queue=b"other")
+    assert elsewhere != identity(*first)
+    assert elsewhere[0] == identity(*first)[0]
+
+
+@pytest.mark.conforms("EMQP-40")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((b'{"do": "x"}', 5, ""), (b'{"do": "y"}', 5, "")),
+        # What looks like times belongs to the job if the schedule has others.
+        ((b'["poll", {"interval_secs": 1}]', 60, ""), (b'["poll", {"interval_secs": 2}]', 60, "")),
+        ((b'["poll", {"interval_secs": 1}]', 60, ""), (b'["poll", {}]', 60, "")),
+        ((b'["poll", {"cron": "x"}]', 60, ""), (b'["poll", {}]', 60, "")),
+        ((b"1", 5, ""), (b"1.0", 5, "")),
+        ((b"[1]", 5, ""), (b"[true]", 5, "")),
+    ],
+)
+def test_another_job(first: tuple[bytes, float | None, str], second: tuple[bytes, float | None, str]) -> None:
+    assert identity(*first)[0] != identity(*second)[0]
+
+
+@pytest.mark.conforms("EMQP-39")
+def test_an_unschedule_means_the_message_as_it_is_first_and_without_its_times_then() -> None:
+    message = b'["poll", {"interval_secs": 1}]'
+    jobs = emqp.jobs_to_remove(emqp.Unschedule(b"m1", b"", message))
+    assert jobs == (identity(message, 60)[0], identity(message, 1)[0])
+
+
+def test_what_an_earlier_version_kept_is_known_and_what_was_named_is_not() -> None:
+    message = b'{"do": "x", "interval_secs": 5}'
+    earlier = hashlib.sha1(b"q\0" + message).hexdigest()
+    assert emqp.schedule_hash(emqp.Schedule(b"m1", b"q", message, interval_s=5)) != earlier
+    assert emqp.identify_kept(earlier, b"q", message, 5, "") == identity(message)
+    assert emqp.identify_kept("nightly", b"q", message, 5, "") is None
+
+
+@pytest.mark.conforms("EMQP-43")
+@pytest.mark.parametrize(
+    ("message", "interval_s", "cron", "expected"),
+    [
+        (b'{"a": 1}', 5, b"", {"a": 1, "interval_secs": 5}),
+        (b'["run", {"a": 1, "cron": "x"}, 2]', 5, b"", ["run", {"a": 1, "interval_secs": 5}, 2]),
+        (b'["run", {"interval_secs": 9}]', None, b"@daily", ["run", {"cron": "@daily"}]),
+    ],
+)
+def test_times_are_put_into_a_message(
+    message: bytes, interval_s: int | None, cron: bytes, expected: object
+) -> None:
+    carried = emqp.with_times(emqp.Schedule(b"m1", b"q", message, interval_s=interval_s, cron=cron))
+    assert carried is not None
+    assert json.loads(carried) == expected
+    assert emqp.with_times(emqp.Schedule(b"m1", b"q", carried, interval_s=interval_s, cron=cron)) == carried
+
+
+@pytest.mark.parametrize("message", [b"", b"text", b"7", b'["run"]', b'["run", 1]', b"[" * 100_000])
+def test_a_message_that_cannot_carry_times(message: bytes) -> None:
+    assert emqp.with_times(emqp.Schedule(b"m1", b"q", message, interval_s=5)) is None

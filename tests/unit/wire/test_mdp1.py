@@ -91,7 +91,7 @@ def test_one_address_frame_then_an_empty_one() -> None:
 
     assert read(b"client", b"other", b"", b"body") == "envelope"
     assert read(b"", b"", b"body") == "bad_id"
-    assert read(b"client", b"") == "short"
+    assert read(b"client") == "short"
     assert refused(lambda: mdp1.read_as_worker([W, b"\x02", b"client", b"other", b"", b"x"])) == "envelope"
 
 
@@ -160,7 +160,7 @@ def test_malformed_from_a_worker(given: list[bytes], reason: str) -> None:
     [
         ([W, b"\x01", b"echo"], "unknown_command"),
         ([W, b"\x03", b"client", b"", b"body"], "unknown_command"),
-        ([W, b"\x02", b"client", b""], "short"),
+        ([W, b"\x02", b"client"], "short"),
         ([W, b"\x04", b""], "length"),
     ],
 )
@@ -179,3 +179,9 @@ def test_a_worker_does_not_send_what_would_be_refused(message: mdp1.WorkerMessag
 def test_a_client_does_not_send_what_would_be_refused() -> None:
     with pytest.raises(LocalProtocolError):
         mdp1.write_from_client(mdp1.Request(b"", []))
+
+
+def test_answers_of_workers_may_have_no_body_frame() -> None:
+    given = [W, b"\x03", b"client", b""]
+    assert mdp1.read_from_worker(given) == mdp1.WorkerFinal(b"client", [])
+    assert mdp1.read_as_worker([W, b"\x02", b"client", b""]) == mdp1.Order(b"client", [])

@@ -116,7 +116,7 @@ def test_one_address_frame_then_an_empty_one(command: bytes) -> None:
 
     assert read(b"client", b"other", b"", b"body") == "envelope"
     assert read(b"", b"", b"body") == "bad_id"
-    assert read(b"client", b"") == "short"
+    assert read(b"client") == "short"
     assert refused(lambda: mdp2.read_as_worker([W, b"\x02", b"client", b"other", b"", b"x"])) == "envelope"
 
 
@@ -193,7 +193,7 @@ def test_malformed_to_a_client(given: list[bytes], reason: str) -> None:
     [
         ([W, b"\x01", b"echo"], "unknown_command"),
         ([W, b"\x04", b"client", b"", b"body"], "unknown_command"),
-        ([W, b"\x02", b"client", b""], "short"),
+        ([W, b"\x02", b"client"], "short"),
         ([W, b"\x05", b""], "length"),
     ],
 )
@@ -213,3 +213,10 @@ def test_a_worker_does_not_send_what_would_be_refused(message: mdp2.WorkerMessag
 def test_a_client_does_not_send_what_would_be_refused() -> None:
     with pytest.raises(LocalProtocolError):
         mdp2.write_from_client(mdp2.Request(b"", []))
+
+
+def test_answers_of_workers_may_have_no_body_frame() -> None:
+    envelope = [b"client", b""]
+    assert mdp2.read_from_worker([W, b"\x03", *envelope]) == mdp2.WorkerPartial(b"client", [])
+    assert mdp2.read_from_worker([W, b"\x04", *envelope]) == mdp2.WorkerFinal(b"client", [])
+    assert mdp2.read_as_worker([W, b"\x02", *envelope]) == mdp2.Order(b"client", [])

@@ -35,6 +35,32 @@ def test_client_final() -> None:
     assert mdr.read_as_client(given) == mdr.FinalReply(b"echo", b"id-1", [b"one"])
 
 
+def test_the_short_way_reads_a_good_request_and_nothing_else() -> None:
+    good = [b"peer", C, b"\x01", b"echo", b"id-1", b"one", b"two"]
+    assert mdr.split_request(good, 1, {}) == (b"echo", b"id-1", [b"one", b"two"])
+    assert mdr.split_request(good, 1, {b"echo": None}) == (b"echo", b"id-1", [b"one", b"two"])
+    for place, frame in ((2, b"\x02"), (3, b""), (3, b"x" * 256), (4, b""), (4, b"x" * 256)):
+        assert mdr.split_request([*good[:place], frame, *good[place + 1 :]], 1, {}) is None, (place, frame)
+    assert mdr.split_request(good[:5], 1, {}) is None
+    assert mdr.split_request([*good, *[b""] * MAX_BODY_FRAMES], 1, {}) is None
+
+
+def test_the_short_way_reads_a_good_final_and_nothing_else() -> None:
+    good = [b"peer", W, b"\x04", b"client", b"", b"id-1", b"one", b"two"]
+    assert mdr.split_final(good, 1) == (b"client", b"id-1", [b"one", b"two"])
+    for place, frame in (
+        (2, b"\x03"),
+        (3, b""),
+        (3, b"x" * 256),
+        (4, b"not empty"),
+        (5, b""),
+        (5, b"x" * 256),
+    ):
+        assert mdr.split_final([*good[:place], frame, *good[place + 1 :]], 1) is None, (place, frame)
+    assert mdr.split_final(good[:5], 1) is None
+    assert mdr.split_final([*good, *[b""] * MAX_BODY_FRAMES], 1) is None
+
+
 @pytest.mark.conforms("MDR-12")
 def test_ready() -> None:
     given = [W, b"\x01", b"echo"]
@@ -86,10 +112,9 @@ def test_pong() -> None:
 
 @pytest.mark.conforms("MDR-18")
 def test_disconnect() -> None:
-    for tag in mdr.DISCONNECT_TAGS:
+    for tag in (W, b"MDPW02"):
         assert mdr.read_from_worker([tag, b"\x06"]) == mdr.Disconnect()
         assert mdr.read_as_worker([tag, b"\x06"]) == mdr.Disconnect()
-    assert b"MDPW02" in mdr.DISCONNECT_TAGS
     assert mdr.write_disconnect() == [b"MDPW02", b"\x06"]
     assert mdr.write_from_worker(mdr.Disconnect()) == [W, b"\x06"]
 
@@ -128,7 +153,51 @@ def test_one_id_frame_after_the_empty_one(command: bytes) -> None:
 
     assert read(b"", b"body") == "bad_id"
     assert read(b"x" * 256, b"body") == "bad_id"
-    assert read(b"id-1") == "short"
+    assert read() == "short"
+
+
+@pytest.mark.conforms("MDR-44")
+def test_commands_of_workers_may_have_no_body_frame() -> None:
+    envelope = [b"client", b"", b"id-1"]
+    assert mdr.read_from_worker([W, b"\x03", *envelope]) == mdr.WorkerPartial(b"client", b"id-1", [])
+    assert mdr.read_from_worker([W, b"\x04", *envelope]) == mdr.WorkerFinal(b"client", b"id-1", [])
+    assert mdr.read_as_worker([W, b"\x02", *envelope]) == mdr.Order(b"client", b"id-1", [])
+    assert mdr.split_final([b"peer", W, b"\x04", *envelope], 1) == (b"client", b"id-1", [])
+
+
+def test_the_fast_path_of_final_reads_what_the_reader_reads() -> None:
+    for body in ([], [b"one"], [b"one", b"two"], [b""] * MAX_BODY_FRAMES):
+        given = [W, b"\x04", b"client", b"", b"id-1", *body]
+        read = mdr.read_from_worker(given)
+        split = mdr.split_final(given, 0)
+        assert read == mdr.WorkerFinal(b"client", b"id-1", body)
+        # The fast path may leave a message to the reader, but must not read another one out of it.
+        assert split in (None, (b"client", b"id-1", body))
+        assert split is not None or len(body) == MAX_BODY_FRAMES
+
+
+@pytest.mark.conforms("MDR-31", "MDR-32")
+@pytest.mark.parametrize(
+    "given",
+    [
+        [W, b"\x04", b"client", b"x", b"id", b"body"],
+        [W, b"\x04", b"client", b"x", b"id"],
+        [W, b"\x04", b"client", b"other", b"", b"id", b"body"],
+        [W, b"\x04", b"", b"", b"id", b"body"],
+        [W, b"\x04", b"x" * 256, b"", b"id", b"body"],
+        [W, b"\x04", b"client", b"", b"", b"body"],
+        [W, b"\x04", b"client", b"", b"x" * 256, b"body"],
+        [W, b"\x04", b"client", b""],
+        [W, b"\x04", Opaque(b"client"), b"", b"id", b"body"],
+        [W, b"\x04", b"client", b"", Opaque(b"id"), b"body"],
+        [W, b"\x03", b"client", b"", b"id", b"body"],
+        [W, b"PING"],
+        [W],
+    ],
+)
+def test_the_fast_path_of_final_takes_nothing_else(given: list[bytes]) -> None:
+    assert mdr.split_final(given, 0) is None
+    assert mdr.split_final([b"peer", *given], 1) is None
 
 
 def test_every_body_has_a_frame() -> None:
@@ -184,7 +253,7 @@ def test_malformed_from_a_client(given: list[bytes], reason: str) -> None:
         ([W, b"\x01", b"echo", "²".encode()], "bad_credit"),
         ([W, b"\x01", b"echo", Opaque(b"5")], "bad_credit"),
         ([W, b"\x02", b"client", b"", b"id", b"body"], "unknown_command"),
-        ([W, b"\x03", b"client", b"", b"id"], "short"),
+        ([W, b"\x03", b"client", b""], "short"),
         ([W, b"\x04", b"client", b""], "short"),
         ([W, b"\x04", b"client", b"x", b"id", b"body"], "envelope"),
         ([W, b"\x04", Opaque(b"client"), b"", b"id", b"body"], "bad_id"),
@@ -214,7 +283,7 @@ def test_malformed_to_a_client(given: list[bytes], reason: str) -> None:
     ("given", "reason"),
     [
         ([W, b"\x01", b"echo"], "unknown_command"),
-        ([W, b"\x02", b"client", b"", b"id"], "short"),
+        ([W, b"\x02", b"client", b""], "short"),
         ([W, b"\x02", b"client", b"x", b"id", b"body"], "envelope"),
         ([W, b"PONG", b""], "length"),
         ([W, b"PING"], "unknown_command"),

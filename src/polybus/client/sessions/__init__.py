@@ -33,8 +33,9 @@ _WORKERS: Final[Mapping[str, Callable[[bytes, int], WorkerSession]]] = {
 DEFAULT_WEIGHT: Final = 10
 
 
-def client_session(dialect: str) -> ClientSession:
-    return _CLIENTS[dialect]()
+def client_session(dialect: str, tag: bytes = b"") -> ClientSession:
+    """A client's conversation; `tag` is frame 0 where the dialect leaves it open (`addresses.tag_for`)."""
+    return MdrClient(tag) if tag else _CLIENTS[dialect]()
 
 
 def worker_sessions(
@@ -44,9 +45,12 @@ def worker_sessions(
     weights: Mapping[bytes, int],
     prefix: bytes,
     holding: Callable[[], Sequence[bytes]] | None = None,
+    tag: bytes = b"",
 ) -> list[WorkerSession]:
     """The conversations that it takes to offer these services: one each, but for eMQP, which lists them."""
     if dialect == "emqp":
         queues = [(weights.get(name, DEFAULT_WEIGHT), name) for name in services]
         return [EmqpWorker(queues, credit, prefix, holding=holding)]
+    if tag:
+        return [MdrWorker(name, credit, tag) for name in services]
     return [_WORKERS[dialect](name, credit) for name in services]

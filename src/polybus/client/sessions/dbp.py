@@ -4,6 +4,10 @@ A call has no id, so a client asks one thing at a time, and a service answers in
 called: an answer that is ready too early waits for those before it.  A service lists itself with a
 REGISTRATION over its DEALER and keeps the lease with heartbeats (`<3` and its name); it is reached
 through the broker, so that is the address it gives.
+
+Heartbeats go in datagrams to the port that the broker names in its approval, and come back so.  When one is
+missing, ours or the broker's, they go over TCP until the next registration.  The session only makes and reads
+the datagrams (`packets`, `hear_packet`); who has a socket for them says so with `beats_from`.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,13 +34,19 @@ from polybus.client.sessions.port import (
     one_frame,
 )
 from polybus.client.sessions.queued import QueuedClient
+from polybus.errors import RemoteProtocolError
 from polybus.wire import dbp as wire
-from polybus.wire.dbp_info import NodeInfo, read_error
+from polybus.wire.dbp_info import HEARTBEAT_IP, NodeInfo, read_error
 from polybus.wire.dbp_time import TimeForm
+from polybus.wire.dbp_udp import read_packet_as_node, write_beat_packet
 from polybus.wire.frames import EMPTY, Frame, refuse
 
 BEAT_S: Final = 2.5
 LIVENESS: Final = 3
+# After so many intervals of silence a beat of the broker is missing: half an interval is for the way.
+LATE: Final = 1.5
+# A question of the broker that comes sooner than this after our datagram, in intervals, has crossed it.
+CROSSED: Final = 0.25
 
 
 class DbpClient(QueuedClient):
@@ -94,10 +104,39 @@ class DbpWorker(WorkerSession):
         # Calls in the order they came, each with its answer as soon as there is one.
         self._calls: dict[int, Message | None] = {}
         self._pending: list[Message] = []
+        self._packets: list[bytes] = []
+        self._packet_at = 0.0
+        self._takes_packets = False
+        # Where the broker takes datagrams, and where it broadcasts its own; 0: nowhere, or not known yet.
+        self.packet_port = 0
+        self.broadcast_port = 0
 
     def reached_at(self, host: str, port: int) -> None:
         """Where callers find the service: at the broker."""
         self._info = msgspec.structs.replace(self._info, ip=host, port=port)
+
+    def beats_from(self, ip: str) -> None:
+        """There is a socket for datagrams, at this address; empty: there is none."""
+        self._takes_packets = bool(ip)
+        extra = {HEARTBEAT_IP: ip} if ip and ip != self._info.ip else {}
+        self._info = msgspec.structs.replace(self._info, extra=extra)
+
+    def packets(self) -> list[bytes]:
+        """The datagrams that are to be sent."""
+        packets, self._packets = self._packets, []
+        return packets
+
+    def hear_packet(self, packet: bytes, now: float) -> list[WorkerEvent]:
+        """What a datagram of the broker means."""
+        try:
+            message = read_packet_as_node(packet)
+        except RemoteProtocolError:
+            self.invalid += 1
+            return []
+        if type(message) is wire.Disconnect:
+            return [Restart("the broker lost the conversation")]
+        self.heard_at = now
+        return []
 
     def _write(self, message: wire.BrokerReads) -> Message:
         return [EMPTY, *wire.write_from_node(message, self._wall_clock())]
@@ -105,6 +144,8 @@ class DbpWorker(WorkerSession):
     def greet(self, now: float) -> list[Message]:
         self._calls.clear()
         self._pending.clear()
+        self._packets.clear()
+        self.packet_port = self.broadcast_port = 0
         return [self._write(wire.Registration(self._info, form=self._form))]
 
     def pending(self) -> list[Message]:
@@ -122,6 +163,11 @@ class DbpWorker(WorkerSession):
                 return [Denied(reasons)]
             case wire.Disconnect():
                 return [Restart("the broker ended the conversation")]
+            case wire.Approved(config):
+                self._agree(config, now)
+            case wire.Heartbeat() if self._is_asked(now):
+                self.packet_port = 0
+                self._pending.append(self._write(wire.Heartbeat(self._info.name, self._form)))
             case wire.Ping():
                 self._pending.append(self._write(wire.Pong(self._info.name, self._form)))
             case wire.InfoRequest() | wire.Answer() | wire.Exit():
@@ -129,10 +175,32 @@ class DbpWorker(WorkerSession):
                 raise refuse("unexpected", "a service is called, it is not asked or told this")
         return []
 
+    def _agree(self, config: dict[str, Any], now: float) -> None:
+        if self._takes_packets:
+            self.packet_port = _port(config.get("udp"))
+            self.broadcast_port = _port(config.get("broadcast"))
+        if self.packet_port:
+            # The broker's own begin when it has seen where ours come from.
+            self._beat_in_a_packet(now)
+
+    def _is_asked(self, now: float) -> bool:
+        """Whether the broker asks over TCP because it missed our last datagram."""
+        by_packet = self.packet_port > 0 and self.spoke_at == self._packet_at
+        return by_packet and now - self._packet_at > self.beat_s * CROSSED
+
     def beats(self, now: float) -> list[Message]:
-        if now - self.spoke_at >= self.beat_s:
-            return [self._write(wire.Heartbeat(self._info.name, self._form))]
-        return []
+        if now - self.spoke_at < self.beat_s:
+            return []
+        if now - self.heard_at > self.beat_s * LATE:
+            self.packet_port = 0
+        if self.packet_port:
+            self._beat_in_a_packet(now)
+            return []
+        return [self._write(wire.Heartbeat(self._info.name, self._form))]
+
+    def _beat_in_a_packet(self, now: float) -> None:
+        self._packets.append(write_beat_packet(self._info.name, self._wall_clock()))
+        self._packet_at = self.spoke_at = now
 
     def reply(self, token: Token, body: list[Frame]) -> list[Message]:
         if token not in self._calls:
@@ -160,3 +228,8 @@ class DbpWorker(WorkerSession):
 
     def goodbye(self) -> list[Message]:
         return [self._write(wire.Disconnect(self._info.name, self._form))]
+
+
+def _port(value: object) -> int:
+    """A port that the broker names; 0 if it is none."""
+    return value if type(value) is int and 0 < value <= 65535 else 0

@@ -1,12 +1,13 @@
 """EBUS 1.0: a peer asks "are you there?" when it has heard nothing, and hangs up when nobody answers.
 
-Both roles: PING after 500 ms without a word from the broker, a HEARTBEAT for every PING, a new socket
-after five silent intervals or a DISCONNECT.  A client that waits for nothing has nothing to lose and does
-not ping.
+Both roles: PING after 500 ms without a word from the broker, a HEARTBEAT for every PING; after five silent
+intervals or a DISCONNECT all sockets are closed, and there are new ones.  A client that waits for nothing has
+nothing to lose and does not ping.
 
 A client puts an empty frame first, a worker does not: public brokers insist on both.  A worker always names
 its credit, by which our broker knows that it wants to hear the service; public brokers do not look at it and
-send REQ without one.  `SERVICES` and `WORKERS` are asked of the broker itself, in words of their own.
+send REQ without one.  `SERVICES` and `WORKERS` are asked of the broker itself, in words of their own; the
+answer is JSON, whichever form it had on the wire.
 
 A worker may ask for services itself, on the same socket (EBUS-26): `ask` makes the request, what comes of
 it is in `answers`.
@@ -16,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+
+import msgspec
 
 from polybus.client.failures import read_failure, split_failure, write_failure
 from polybus.client.sessions.mdr import no_options
@@ -34,14 +37,17 @@ from polybus.client.sessions.port import (
     WorkerEvent,
     WorkerSession,
 )
+from polybus.errors import RemoteProtocolError
 from polybus.wire import ebus as wire
 from polybus.wire.context import NO_CONTEXT, Context
+from polybus.wire.ebus_bodies import unpack_bson
 from polybus.wire.frames import EMPTY, Frame, refuse
 
 BEAT_S: Final = 0.5
 LIVENESS: Final = 5
 
 _EXPIRED: Final = ("expired", "no answer before the request was stale")
+_NO_REASON: Final = ("rejected", "the broker gave no reason")
 
 
 class Silence:
@@ -97,12 +103,31 @@ class Asking:
 
     def hear(self, message: wire.Reply | wire.Reject | wire.Listing) -> list[ClientEvent]:
         request_id = message.request_id
+        is_bare = type(message) is wire.Reject and not request_id
+        if is_bare and len(self.open) == 1:
+            # The document's REJECT has no id: it is clear which request is meant only if there is one.
+            (request_id,) = self.open
         if self.open.pop(request_id, None) is None:
             # Somebody else's (EBUS-16), or answered already.
             raise refuse("unknown_request", "an answer to nothing that was asked")
+        if is_bare:
+            return [Failed(request_id, *_NO_REASON, [])]
         if type(message) is wire.Reject:
             return [Failed(request_id, *read_reject(message.body), message.body)]
+        if type(message) is wire.Listing:
+            return [_read_listing(message)]
         return [Done(request_id, message.body)]
+
+
+def _read_listing(message: wire.Listing) -> ClientEvent:
+    """The list as JSON: a broker writes it so (the document), or as deflated BSON (upstream)."""
+    data = b"".join(bytes(frame) for frame in message.body)
+    if data.startswith(b"["):
+        return Done(message.request_id, [data])
+    try:
+        return Done(message.request_id, [msgspec.json.encode(unpack_bson(data))])
+    except RemoteProtocolError as error:
+        return Failed(message.request_id, error.reason, str(error), message.body)
 
 
 def read_reject(body: list[Frame]) -> tuple[str, str]:
@@ -192,6 +217,7 @@ class EbusWorker(WorkerSession):
     dialect = "ebus"
     beat_s = BEAT_S
     dead_after_s = BEAT_S * LIVENESS
+    hangs_up = True
 
     def __init__(self, service: bytes, credit: int = 1) -> None:
         super().__init__()

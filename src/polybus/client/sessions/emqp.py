@@ -3,6 +3,10 @@
 A client's request is answered by a REPLY with its id (the receipt) and, if it asked for the result and the
 broker forwards results (EventMQ's own does not), by a REPLY with the body and its id.
 
+A strict polybus broker sends the document's REPLY, which has the id of the request in place of one of its
+own, and no receipt; but a client that asks for a receipt gets an ACK.  So a request that ends with its
+receipt asks for it.
+
 A worker says INFORM with its queues, waits for the ACK, and then sends one READY for every free slot,
 another after each REPLY.  Both sides beat every 3 s; 15 s of silence (3 × 5 s) end the conversation, and
 the worker begins a new one.  On leaving it says KBYE.
@@ -52,13 +56,14 @@ LIVENESS: Final = 3
 NO_RESULT: Final = b"true"
 
 _CALL: Final = wire.Headers(reply_requested=True)
+_JOB: Final = wire.Headers(receipt_requested=True)
 _NO_OPTIONS: Final = Options()
 
 
 def headers_of(options: Options | None, wants_reply: bool, context: Context = NO_CONTEXT) -> wire.Headers:
     if options is None:
         if not context:
-            return _CALL if wants_reply else wire.NO_HEADERS
+            return _CALL if wants_reply else _JOB
         options = _NO_OPTIONS
     return wire.Headers(
         reply_requested=wants_reply,
@@ -66,6 +71,7 @@ def headers_of(options: Options | None, wants_reply: bool, context: Context = NO
         timeout_s=options.time_limit_s,
         guarantee=options.guarantee,
         other=context,
+        receipt_requested=not wants_reply,
     )
 
 
@@ -110,9 +116,12 @@ class EmqpClient(ClientSession):
 
     def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[ClientEvent]:
         message = wire.read_as_client(frames, at)
+        if type(message) is wire.Ack:
+            return self._receipt(message.acked_id)
         if type(message) is not wire.Reply:
             return []
-        request_id = message.original_id
+        # The document's REPLY of a strict broker has the request's id for its own.
+        request_id = message.original_id or (message.msg_id if message.msg_id in self._open else EMPTY)
         if request_id:
             if request_id not in self._open:
                 raise refuse("unknown_request", "an answer to nothing that was asked")
@@ -121,7 +130,9 @@ class EmqpClient(ClientSession):
             if failure is None:
                 return [Done(request_id, message.body)]
             return [Failed(request_id, *failure, message.body)]
-        request_id = wire.receipt_of(message)
+        return self._receipt(wire.receipt_of(message))
+
+    def _receipt(self, request_id: bytes) -> list[ClientEvent]:
         if request_id not in self._open:
             raise refuse("unknown_request", "a receipt for nothing that was asked")
         if request_id not in self._calls:

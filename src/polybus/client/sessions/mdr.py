@@ -40,8 +40,9 @@ class MdrClient(ClientSession):
     resends_by_time = True
     context_in_id = True
 
-    def __init__(self) -> None:
+    def __init__(self, tag: bytes = CLIENT_TAG) -> None:
         super().__init__()
+        self._tag = tag
         self._open: dict[bytes, Message] = {}
 
     def request(
@@ -56,7 +57,7 @@ class MdrClient(ClientSession):
     ) -> list[Message]:
         if options is not None:
             no_options(options, "MDR")
-        frames = wire.write_from_client(wire.Request(service, request_id, body))
+        frames = wire.write_from_client(wire.Request(service, request_id, body), self._tag)
         self._open[request_id] = frames
         return [frames]
 
@@ -69,8 +70,8 @@ class MdrClient(ClientSession):
         return list(self._open.values())
 
     def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[ClientEvent]:
-        if len(frames) <= at or frames[at] != CLIENT_TAG:
-            raise refuse("wrong_protocol", "the message does not begin with MDRC01")
+        if len(frames) <= at or frames[at] != self._tag:
+            raise refuse("wrong_protocol", f"the message does not begin with {self._tag!r}")
         # Nearly all messages are FINALs of one frame for a request that is open; an id that we know has been
         # checked when we made it, so nothing is left to read.
         if len(frames) == at + 5 and frames[at + 1] == b"\x03":
@@ -98,22 +99,25 @@ class MdrWorker(WorkerSession):
     beat_s = BEAT_S
     dead_after_s = BEAT_S * LIVENESS
 
-    def __init__(self, service: bytes, credit: int = 1) -> None:
+    def __init__(self, service: bytes, credit: int = 1, tag: bytes = WORKER_TAG) -> None:
         super().__init__()
+        self._tag = tag
         self._service = service
         self._credit = credit
         self._held: set[tuple[bytes, bytes]] = set()
 
     def greet(self, now: float) -> list[Message]:
         self._held.clear()
-        return [wire.write_from_worker(wire.Ready(self._service, self._credit))]
+        return [wire.write_from_worker(wire.Ready(self._service, self._credit), self._tag)]
 
     def hear(self, frames: Sequence[Frame], at: int, now: float) -> list[WorkerEvent]:
         tag = frames[at] if len(frames) > at else b""
-        if tag != WORKER_TAG and tag not in wire.DISCONNECT_TAGS:
-            raise refuse("wrong_protocol", "the message does not begin with MDRW01")
+        if tag != self._tag and tag != wire.DRAFT_DISCONNECT_TAG:
+            raise refuse("wrong_protocol", f"the message does not begin with {self._tag!r}")
         message = wire.read_as_worker(frames, at)
-        if type(message) is wire.Order and tag == WORKER_TAG:
+        if tag != self._tag and type(message) is not wire.Disconnect:
+            raise refuse("wrong_protocol", "only DISCONNECT may carry the tag of MDP/0.2")
+        if type(message) is wire.Order:
             token = (message.address, message.request_id)
             self._held.add(token)
             request_id = message.request_id
@@ -124,14 +128,14 @@ class MdrWorker(WorkerSession):
 
     def beats(self, now: float) -> list[Message]:
         if now - self.spoke_at >= self.beat_s or now - self.heard_at >= self.beat_s:
-            return [wire.write_from_worker(wire.Ping())]
+            return [wire.write_from_worker(wire.Ping(), self._tag)]
         return []
 
     def reply(self, token: Token, body: list[Frame]) -> list[Message]:
         if token not in self._held:
             return []
         address, request_id = token
-        frames = wire.write_from_worker(wire.WorkerFinal(address, request_id, body))
+        frames = wire.write_from_worker(wire.WorkerFinal(address, request_id, body), self._tag)
         self._held.discard(token)
         self._spoke = True
         return [frames]
@@ -141,13 +145,13 @@ class MdrWorker(WorkerSession):
             return []
         self._spoke = True
         address, request_id = token
-        return [wire.write_from_worker(wire.WorkerPartial(address, request_id, body))]
+        return [wire.write_from_worker(wire.WorkerPartial(address, request_id, body), self._tag)]
 
     def fail(self, token: Token, reason: str, rejected: bool = False) -> list[Message]:
         return self.reply(token, [write_failure(reason, rejected)])
 
     def goodbye(self) -> list[Message]:
-        return [wire.write_from_worker(wire.Disconnect())]
+        return [wire.write_from_worker(wire.Disconnect(), self._tag)]
 
 
 def no_options(options: Options, dialect: str) -> None:

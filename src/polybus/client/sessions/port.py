@@ -216,6 +216,8 @@ class WorkerSession(Session, ABC):
     # How often we say something; how long the broker may be silent.
     beat_s = 2.5
     dead_after_s = 7.5
+    # Whether the socket is closed as soon as the conversation has ended, not only when the next one begins.
+    hangs_up = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,248 @@
+"""Workers that went silent while they had requests, and may still answer them.
+
+Silence means that a worker counts as disconnected: its requests are queued again, and other workers may get
+them.  But many workers are single-threaded and cannot send heartbeats while they work.  As long as the
+connection of such a worker exists and one of its requests has no answer, the bus remembers it in
+`bus.silent`; `bus.holders` names, for each such request, the workers that were given it, and when (0 if a
+part of the answer was dropped, so that the rest does not count).
+
+- A sign of life brings a silent worker back (`worker_at`).  It takes up again what nobody else has.
+- The first final answer of anybody who was given a request ends it (`take_over`), wherever it is.
+- A request that has cost too many workers is suspended, not failed, while one of them can be reached. Only
+  then is anything sent to a silent worker: a heartbeat, which its socket refuses if the connection is gone.
+- A worker that returned is not given again what it is still busy with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polybus.core import ledger
+from polybus.core.actions import Stop
+from polybus.core.dispatching import feed, slot_back
+from polybus.core.durable import peer_text
+from polybus.core.lifecycle import CLAIM, LEAVE, RETURN, SUSPEND, TERMINAL, RequestState, WorkerState
+from polybus.core.records import Alarm, Request, Service, Worker
+
+if TYPE_CHECKING:
+    from polybus.core.model import Address
+    from polybus.core.tables import Tables
+
+# Where a request is that no worker has now; a worker that still runs it takes it up again.
+_WITHOUT_WORKER = (RequestState.QUEUED, RequestState.WAITING, RequestState.SUSPENDED)
+
+
+def remember(bus: Tables, request: Request, worker: Worker) -> None:
+    """A worker goes silent with this request."""
+    bus.holders.setdefault(request.token, {}).setdefault(worker, request.dispatched_at)
+
+
+def is_remembered(bus: Tables, request: Request, worker: Worker) -> bool:
+    """Whether a worker went silent with this request before, and has neither answered nor left since."""
+    return bus.holders.get(request.token, {}).get(worker, 0.0) > 0.0
+
+
+def can_be_reached(bus: Tables, request: Request) -> bool:
+    """Whether a worker that went silent with the request may still answer it. A service that the broker
+    dialled is no evidence: its connection exists whether somebody listens there or not."""
+    holders = bus.holders.get(request.token, {})
+    return any(given_at and not worker.endpoint for worker, given_at in holders.items())
+
+
+def may_end(bus: Tables, request: Request, worker: Worker) -> bool:
+    """Whether a final answer of a worker that was given the request, but does not have it now, ends it: not
+    if its client has parts of another worker's answer, or lacks parts of this one's."""
+    is_whole = bus.holders.get(request.token, {}).get(worker) != 0.0
+    return is_whole and request.state is not RequestState.STREAMING
+
+
+def may_fail(bus: Tables, request: Request, worker: Worker) -> bool:
+    """Whether a failure of such a worker counts: only if nobody else is trying."""
+    return request.state in _WITHOUT_WORKER and is_remembered(bus, request, worker)
+
+
+def may_stream(bus: Tables, request: Request, worker: Worker) -> bool:
+    """Whether a part of such a worker's answer goes to the client. If not, the final one must not either."""
+    if is_remembered(bus, request, worker) and request.state is not RequestState.STREAMING:
+        return True
+    bus.holders.setdefault(request.token, {})[worker] = 0.0
+    return False
+
+
+def present(bus: Tables, request: Request) -> Worker | None:
+    """A worker that went silent with the request, came back, and still works on it."""
+    for worker, given_at in bus.holders.get(request.token, {}).items():
+        if given_at and bus.workers.get(worker.address) is worker:
+            return worker
+    return None
+
+
+def forget(bus: Tables, worker: Worker) -> list[Request]:
+    """Forget a worker that left for good or begins anew. Returns the suspended requests that nobody can
+    answer any more."""
+    if bus.silent.get(worker.address) is worker:
+        _let_go(bus, worker)
+    undecided: list[Request] = []
+    for token, request in worker.inflight.items():
+        others = bus.holders.get(token)
+        if others is None or worker not in others:
+            continue
+        forget_one(bus, token, worker)
+        if request.state is RequestState.SUSPENDED and not can_be_reached(bus, request):
+            undecided.append(request)
+    return undecided
+
+
+def forget_one(bus: Tables, token: bytes, worker: Worker) -> None:
+    """A worker no longer has this request: it answered, or never got it."""
+    others = bus.holders.get(token)
+    if others is not None and worker in others:
+        del others[worker]
+        if not others:
+            del bus.holders[token]
+
+
+def release(bus: Tables, request: Request) -> None:
+    """A request ended: nobody needs to be remembered for it any more."""
+    for worker in bus.holders.pop(request.token, ()):
+        if bus.silent.get(worker.address) is not worker:
+            continue
+        if any(other.state not in TERMINAL for other in worker.inflight.values()):
+            continue
+        _let_go(bus, worker)
+        if worker.endpoint:
+            # The next look at it closes the connection that was kept for its answer.
+            bus.watches.set(worker, 0.0)
+
+
+def _let_go(bus: Tables, worker: Worker) -> None:
+    worker.state = LEAVE[worker.state]
+    del bus.silent[worker.address]
+    bus.watches.clear(worker)
+
+
+def worker_at(bus: Tables, address: Address, now: float) -> Worker | None:
+    """The worker at an address. One that was silent is back, unless its lease ended meanwhile (then it offers
+    nothing any more): that one may answer, but must register again."""
+    worker = bus.workers.get(address)
+    if worker is None and bus.silent:
+        worker = bus.silent.get(address)
+        if worker is not None and worker.offers:
+            _come_back(bus, worker, now)
+    return worker
+
+
+def _come_back(bus: Tables, worker: Worker, now: float) -> None:
+    """A silent worker was heard: its conversation goes on, and so does what it works on."""
+    del bus.silent[worker.address]
+    worker.state = RETURN[worker.state]
+    worker.seen_at = now
+    bus.workers[worker.address] = worker
+    offers: dict[Service, int] = {}
+    for offered, weight in worker.offers.items():
+        # A service that nobody offered or used meanwhile was forgotten.
+        service = bus.service(offered.name)
+        if service is not None:
+            offers[service] = weight
+    worker.offers = offers
+    for service, weight in offers.items():
+        service.roster.add(worker, weight)
+        if bus.bridging is not None:
+            bus.bridging.settle(service.name, now)
+    bus.watches.clear(worker)
+    if worker.heartbeat.dead_after_s > 0:
+        bus.watches.set(worker, now + worker.heartbeat.period_s)
+    bus.observe(
+        "worker_up",
+        now,
+        worker=worker.address,
+        worker_voice=worker.voice,
+        service=b",".join(service.name for service in offers),
+        reason="it is heard again",
+    )
+    for request in list(worker.inflight.values()):
+        if request.state in _WITHOUT_WORKER:
+            take_up(bus, request, worker, now)
+    feed(bus, worker, now)
+
+
+def take_over(bus: Tables, request: Request, worker: Worker, now: float) -> None:
+    """A worker answers a request that was taken from it and has not ended: the request is its own again."""
+    if request.state in _WITHOUT_WORKER:
+        take_up(bus, request, worker, now)
+        return
+    other = request.worker
+    assert other is not None
+    request.worker = worker
+    request.dispatched_at = _given_at(bus, request, worker)
+    # The other one works for nothing; its slot stays taken until it says something.
+    bus.actions.append(Stop(other, request.token))
+    if other.forgets_stopped:
+        del other.inflight[request.token]
+        slot_back(bus, other, now)
+
+
+def take_up(bus: Tables, request: Request, worker: Worker, now: float) -> None:
+    """Give a request to the worker that has it already and whose slot is taken by it."""
+    given_at = _given_at(bus, request, worker)
+    adopt(bus, request, worker, now, given_at)
+    if not worker.grants_slots:
+        worker.free += 1
+
+
+def _given_at(bus: Tables, request: Request, worker: Worker) -> float:
+    """When the worker got the request, as far as that is known: how long it took is told from then on."""
+    return bus.holders.get(request.token, {}).get(worker) or request.dispatched_at
+
+
+def adopt(bus: Tables, request: Request, worker: Worker, now: float, given_at: float | None = None) -> None:
+    """Let a worker have a request that it says it has."""
+    state = request.state
+    request.state = CLAIM[state]
+    if state is RequestState.QUEUED:
+        request.service.queue.take_out(request)
+    elif state is not RequestState.ORPHANED:
+        request.service.waiting -= 1
+    if state is not RequestState.ORPHANED:
+        request.service.running += 1
+    request.worker = worker
+    request.dispatched_at = now if given_at is None else given_at
+    # That it was started may not have been written down.
+    request.attempt = max(1, request.attempt)
+    worker.inflight[request.token] = request
+    if not worker.grants_slots:
+        worker.free -= 1
+    if request.alarm is not None:
+        bus.alarms.clear(request.alarm)
+    if request.options.timeout_s:
+        if request.alarm is None:
+            request.alarm = Alarm(request)
+        bus.alarms.set(request.alarm, now + request.options.timeout_s + bus.limits.timeout_grace_s)
+    if request.durable:
+        request.is_start_noted = True
+        bus.lines.append(ledger.Started(request.token, request.attempt, peer_text(worker.address)))
+    bus.observe_request("claimed", request, now)
+
+
+def suspend(bus: Tables, request: Request, why: str, now: float) -> None:
+    """Give a request to nobody else, and wait for those that have it."""
+    bus.counters.requeued += 1
+    bus.observe_request("requeued", request, now, why)
+    request.state = SUSPEND[request.state]
+    request.worker = None
+    request.service.running -= 1
+    request.service.waiting += 1
+    if request.alarm is not None:
+        bus.alarms.clear(request.alarm)
+    if request.durable:
+        bus.lines.append(ledger.Waiting(request.token, request.attempt, 0.0, request.history))
+    for worker in bus.holders[request.token]:
+        # Whether these are still connected decides what becomes of it: the next look at them finds out.
+        if worker.state is WorkerState.SILENT and not worker.endpoint:
+            bus.watches.clear(worker)
+            bus.watches.set(worker, now)
+
+
+def decides(worker: Worker) -> bool:
+    """Whether the fate of a request depends on a silent worker alone, or on others that are silent, too."""
+    return any(request.state is RequestState.SUSPENDED for request in worker.inflight.values())

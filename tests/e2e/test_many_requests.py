@@ -1,0 +1,144 @@
+"""A client that sends everything before it reads anything, as the guide's `mdclient2` does.
+
+It gets an answer to each of them: what it has no room for waits in the broker, within limits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import zmq
+
+from support.live import LiveBroker, Peer, wait_for
+
+MIB = 1024 * 1024
+EMQP = b"eMQP/1.0"
+Frames = list[bytes]
+
+
+# So much that the kernel cannot hold all answers.
+PADDING = b" " * 400
+
+
+def mdp1(number: int) -> Frames:
+    return [b"", b"MDPC01", b"echo", b"%d" % number + PADDING]
+
+
+def mdp2(number: int) -> Frames:
+    return [b"MDPC02", b"\x01", b"echo", b"%d" % number + PADDING]
+
+
+def mdr(number: int) -> Frames:
+    return [b"MDRC01", b"\x01", b"echo", b"id-%d" % number, b"%d" % number + PADDING]
+
+
+def emqp(number: int) -> Frames:
+    return [b"", EMQP, b"REQUEST", b"id-%d" % number, b"echo", b"reply-requested", b"%d" % number + PADDING]
+
+
+# How a request is written, its port, where the body is in an answer, and the number of frames of one.
+CLIENTS: dict[str, tuple[Callable[[int], Frames], str, int, int]] = {
+    "mdp1": (mdp1, "majordomo.clients", 3, 4),
+    "mdp2": (mdp2, "majordomo.clients", 3, 4),
+    "mdr": (mdr, "majordomo.clients", 4, 5),
+    # A receipt comes first; its last frame is empty or missing, that of a result is the request's id.
+    "emqp": (emqp, "emqp.clients", 4, 6),
+}
+
+
+class Echo(threading.Thread):
+    """A worker of the request-id draft that takes many requests at once."""
+
+    def __init__(self, broker: LiveBroker) -> None:
+        super().__init__(daemon=True)
+        self._endpoint = broker["majordomo.workers"]
+        self._ending = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            socket.linger = 0
+            socket.set_hwm(0)
+            socket.connect(self._endpoint)
+            socket.send_multipart([b"MDRW01", b"\x01", b"echo", b"2000"])
+            beat_at = time.monotonic() + 1.0
+            while not self._ending.is_set():
+                if time.monotonic() >= beat_at:
+                    socket.send_multipart([b"MDRW01", b"PING"])
+                    beat_at = time.monotonic() + 1.0
+                if socket.poll(100):
+                    frames = socket.recv_multipart()
+                    if frames[1] == b"\x02":
+                        socket.send_multipart([b"MDRW01", b"\x04", *frames[2:]])
+
+    def end(self) -> None:
+        self._ending.set()
+        self.join(10.0)
+
+
+@contextmanager
+def echo(broker: LiveBroker) -> Iterator[None]:
+    worker = Echo(broker)
+    try:
+        wait_for(lambda: broker.has_workers("echo"))
+        yield
+    finally:
+        worker.end()
+
+
+def send_all_then_read(dialect: str, count: int, settings: dict[str, object], patience_s: float) -> int:
+    """The highest memory of the broker meanwhile, in bytes."""
+    write, port, body_at, frames_of_answer = CLIENTS[dialect]
+    with LiveBroker(settings) as broker, echo(broker), Peer(broker[port]) as client:
+        for number in range(count):
+            client.send(*write(number))
+        # Everything is answered before the first answer is read.
+        wait_for(lambda: broker.ask("status")["replied"] == count, patience_s)
+        totals = broker.ask("status")
+        assert totals["pending_messages"] > 0, "the pipe alone was enough: nothing was tested"
+        rss_bytes = broker.rss_bytes()
+        answers: set[int] = set()
+        while len(answers) < count:
+            frames = client.recv(patience_s)
+            if dialect == "emqp" and len(frames) < frames_of_answer:
+                continue
+            assert len(frames) == frames_of_answer, frames
+            answers.add(int(frames[body_at]))
+        assert answers == set(range(count))
+        totals = broker.ask("status")
+        assert totals["answers_lost"] == 0
+        assert totals["rejected"] == 0
+        assert totals["pending_messages"] == totals["pending_bytes"] == 0
+        return rss_bytes
+
+
+@pytest.mark.parametrize("dialect", sorted(CLIENTS))
+def test_everything_is_sent_before_anything_is_read(dialect: str) -> None:
+    # The client itself takes a thousand, and the kernel as much again or more.
+    send_all_then_read(dialect, 20_000, {"broker.pipe_messages": 100}, 60.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dialect", sorted(CLIENTS))
+def test_a_hundred_thousand_requests_before_the_first_answer_is_read(dialect: str) -> None:
+    assert send_all_then_read(dialect, 100_000, {}, 300.0) < 600 * MIB
+
+
+def test_what_is_refused_for_a_limit_is_told_though_the_client_does_not_read() -> None:
+    count, allowed = 20_000, 5_000
+    settings = {"broker.pipe_messages": 100, "limits.outstanding_per_client": allowed}
+    with LiveBroker(settings) as broker, Peer(broker["majordomo.clients"]) as client:
+        for number in range(count):
+            client.send(*mdr(number))
+        wait_for(lambda: broker.ask("status")["rejected"] == count - allowed, 60.0)
+        refused = {client.recv(30.0)[3] for _ in range(count - allowed)}
+        assert refused == {b"id-%d" % number for number in range(allowed, count)}
+        with echo(broker):
+            answered = {client.recv(30.0)[3] for _ in range(allowed)}
+        assert answered == {b"id-%d" % number for number in range(allowed)}
+        assert broker.ask("status")["answers_lost"] == 0

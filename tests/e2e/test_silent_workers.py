@@ -1,0 +1,137 @@
+"""Workers that say nothing while their handler runs, over real sockets, in every dialect.
+
+Silence means disconnected, and another worker may get the request; but the first correct answer ends it, it
+is not given again to a worker that is busy with it, and the client hears of nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from conformance.live_settings import BEAT_S, DEAD_S, FAST
+from support.live import LiveBroker, Peer, wait_for
+from support.silent_workers import SilentWorker, talks
+
+SETTINGS = {**FAST, "limits.request_ttl_s": 60.0, "dbp.heartbeat_s": BEAT_S}
+DIALECTS = sorted(talks(BEAT_S))
+# The handlers take longer than a worker may be silent, and than three of them one after the other may.
+SLOW_S = 4 * DEAD_S
+
+
+@contextmanager
+def workers(
+    broker: LiveBroker, dialect: str, count: int, handler_s: float, beat_s: float = BEAT_S
+) -> Iterator[list[SilentWorker]]:
+    service = f"{dialect}-{count}-{handler_s:g}"
+    with ExitStack() as stack:
+        talk = talks(beat_s)[dialect]
+        found = []
+        for _ in range(count):
+            worker = SilentWorker(broker, talk, service.encode(), handler_s, beat_s)
+            stack.callback(worker.end)
+            found.append(worker)
+            if dialect == "dbp":
+                # One name, one node: the others cannot have it while the first is there.
+                break
+        wait_for(lambda: broker.has_workers(service, count=len(found)))
+        yield found
+
+
+def ask(client: Peer, dialect: str, count: int, handler_s: float) -> None:
+    client.send(b"MDRC01", b"\x01", f"{dialect}-{count}-{handler_s:g}".encode(), b"r1", b"work")
+
+
+def answer(client: Peer, timeout_s: float) -> bytes:
+    frames = client.recv(timeout_s)
+    assert frames[:2] == [b"MDRC01", b"\x03"]
+    assert frames[3] == b"r1"
+    return frames[4]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_one_answer_of_slow_workers(dialect: str, count: int) -> None:
+    with (
+        LiveBroker(SETTINGS) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        workers(broker, dialect, count, SLOW_S) as found,
+    ):
+        ask(client, dialect, count, SLOW_S)
+        assert answer(client, 10 * SLOW_S) == b"work done"
+        runs = [run for worker in found for run in worker.runs]
+        assert 1 <= len(runs) <= len(found)
+        totals = broker.ask("status")
+        assert totals["workers_lost"] >= 1, "they were silent for too long"
+        assert totals["replied"] == 1
+        # Nothing more reaches the client, whoever else is done.
+        assert client.get(SLOW_S + DEAD_S) is None
+        # They work again, on whatever connection they have.
+        ask_again = [b"MDRC01", b"\x01", f"{dialect}-{count}-{SLOW_S:g}".encode(), b"r2", b"again"]
+        client.send(*ask_again)
+        assert client.recv(10 * SLOW_S)[3:] == [b"r2", b"again done"]
+
+
+@pytest.mark.parametrize("dialect", sorted(set(DIALECTS) - {"dbp"}))
+def test_a_worker_that_dies_is_found_as_fast_as_ever(dialect: str) -> None:
+    with (
+        LiveBroker(SETTINGS) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        workers(broker, dialect, 1, 600.0) as (first,),
+    ):
+        ask(client, dialect, 1, 600.0)
+        assert first.begun.wait(10.0)
+        service = f"{dialect}-1-600".encode()
+        other = SilentWorker(broker, talks(BEAT_S)[dialect], service, 0.0, BEAT_S)
+        try:
+            wait_for(lambda: broker.has_workers(service.decode(), count=2))
+            began = time.monotonic()
+            first.end()
+            assert answer(client, 30.0) == b"work done"
+            assert other.runs == [b"work"]
+            # Time enough for a slow machine, far less than the handler takes.
+            assert time.monotonic() - began < DEAD_S + 10.0
+        finally:
+            other.end()
+
+
+def test_a_queue_gives_its_workers_more_time() -> None:
+    service = f"mdr-2-{SLOW_S:g}"
+    with (
+        LiveBroker(SETTINGS, ["--set", f"queues.{service}.silence_s={10 * SLOW_S}"]) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        workers(broker, "mdr", 2, SLOW_S) as found,
+    ):
+        ask(client, "mdr", 2, SLOW_S)
+        assert answer(client, 10 * SLOW_S) == b"work done"
+        assert [worker.runs for worker in found if worker.runs] == [[b"work"]], "one run, two workers"
+        assert broker.ask("status")["workers_lost"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_handlers_of_twelve_and_sixty_seconds_with_the_usual_intervals() -> None:
+    """All dialects at once, with the settings that a broker has by default."""
+    cases = [(dialect, count, float(s)) for dialect in DIALECTS for count in (1, 3) for s in (12, 60)]
+    with ExitStack() as stack:
+        broker = stack.enter_context(LiveBroker())
+        found = {}
+        clients = {}
+        for case in cases:
+            found[case] = stack.enter_context(workers(broker, *case, beat_s=1.0))
+            clients[case] = stack.enter_context(Peer(broker["majordomo.clients"]))
+        for case in cases:
+            ask(clients[case], *case)
+        for case in cases:
+            assert answer(clients[case], 120.0) == b"work done", case
+            runs = [run for worker in found[case] for run in worker.runs]
+            assert 1 <= len(runs) <= case[1], (case, len(runs))
+            if case[1] == 1:
+                assert len(runs) == 1, case
+        totals = broker.ask("status")
+        assert totals["replied"] == len(cases)
+        assert totals["answers_lost"] == 0
+        assert all(client.get(0.1) is None for client in clients.values())

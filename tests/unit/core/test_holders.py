@@ -1,0 +1,449 @@
+"""Workers that say nothing while they work: their answers count, and nobody runs their requests in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from polybus.core import actions as act
+from polybus.core import events
+from polybus.core.lifecycle import RequestState, WorkerState
+from polybus.core.model import Heartbeat, JobOptions, Limits, QueuePolicy, Reason
+from support.invariants import check as check_tables
+from support.stage import LedgerStage, Stage, client, worker
+
+DEAD_S = 5.0
+BEATS = Heartbeat(dead_after_s=DEAD_S, beat_every_s=1.0)
+LISTENS = Heartbeat(dead_after_s=DEAD_S)
+RETRIED = JobOptions(retries=3, backoff_s=1.0)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage(Limits(attempts=2))
+
+
+def check(stage: Stage) -> None:
+    check_tables(stage.bus, stage.now)
+
+
+def busy(stage: Stage, *names: str, credit: int = 1) -> bytes:
+    """These workers get one request, each when the one before it is lost by silence. Its token."""
+    stage.worker(names[0], heartbeat=BEATS, credit=credit)
+    stage.submit("c", "1")
+    token = stage.token("c", "1")
+    for name in names[1:]:
+        stage.wait(DEAD_S - 0.5)
+        stage.worker(name, heartbeat=BEATS, credit=credit)
+        stage.wait(0.7)
+        check(stage)
+    assert stage.delivered() == [(name, "1") for name in names]
+    return token
+
+
+def silence(stage: Stage) -> None:
+    stage.wait(DEAD_S + 0.2)
+    check(stage)
+
+
+# -- the first answer ends it ---------------------------------------------------------------------
+
+
+def test_the_answer_of_a_silent_worker_counts_while_nobody_has_the_request(stage: Stage) -> None:
+    token = busy(stage, "w")
+    silence(stage)
+    assert stage.request("c", "1").state is RequestState.QUEUED
+    assert worker("w") not in stage.bus.workers, "silence means disconnected"
+    stage.result("w", token, [b"slow"])
+    assert stage.one(act.Answer).body == [b"slow"]
+    assert stage.bus.counters.late == 0
+    check(stage)
+    # It is at work again, on the connection that it has.
+    assert stage.bus.workers[worker("w")].free == 1
+    assert not stage.actions(act.Dismiss)
+    stage.submit("c", "2")
+    assert stage.delivered() == [("w", "2")]
+    check(stage)
+
+
+def test_the_answer_of_a_silent_worker_counts_while_another_one_works(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    stage.result("w", token, [b"first"])
+    assert stage.one(act.Answer).body == [b"first"]
+    assert stage.one(act.Stop).worker.address == worker("v")
+    check(stage)
+    stage.result("v", token, [b"second"])
+    assert not stage.actions(act.Answer)
+    assert stage.bus.counters.late == 1
+    assert {w.free for w in stage.bus.workers.values()} == {1}
+    check(stage)
+
+
+def test_the_answer_of_the_second_worker_counts_if_it_is_first(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    stage.result("v", token, [b"first"])
+    assert stage.one(act.Answer).body == [b"first"]
+    check(stage)
+    assert not stage.bus.silent, "nothing is expected of it any more"
+    stage.result("w", token, [b"second"])
+    assert not stage.actions(act.Answer)
+    assert stage.bus.counters.late == 1
+    check(stage)
+
+
+def test_three_silent_workers_and_one_answer() -> None:
+    stage = Stage(Limits(attempts=5))
+    token = busy(stage, "u", "v", "w")
+    silence(stage)
+    assert len(stage.bus.silent) == 3
+    stage.result("v", token, [b"slow"])
+    assert stage.one(act.Answer).body == [b"slow"]
+    for name in ("u", "w"):
+        stage.result(name, token, [b"late"])
+    assert not stage.actions(act.Answer)
+    assert not stage.delivered()
+    assert not stage.bus.silent
+    assert not stage.bus.holders
+    check(stage)
+
+
+def test_an_answer_for_a_request_that_waits_for_its_next_attempt(stage: Stage) -> None:
+    stage.worker("w", heartbeat=BEATS)
+    stage.submit("c", "1", options=RETRIED)
+    token = stage.token("c", "1")
+    silence(stage)
+    stage.worker("v")
+    stage.fail("v", token)
+    assert stage.request("c", "1").state is RequestState.WAITING
+    stage.result("w", token, [b"slow"])
+    assert stage.one(act.Answer).body == [b"slow"]
+    stage.wait(5.0)
+    assert stage.delivered() == [("w", "1"), ("v", "1")], "it is not tried again"
+    check(stage)
+
+
+def test_a_failure_of_a_silent_worker_counts_if_nobody_else_tries(stage: Stage) -> None:
+    token = busy(stage, "w")
+    silence(stage)
+    stage.fail("w", token)
+    assert stage.one(act.Refuse).reason is Reason.FAILED
+    check(stage)
+
+
+def test_a_failure_of_a_silent_worker_is_late_while_another_one_tries(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    stage.fail("w", token)
+    assert not stage.actions(act.Refuse)
+    assert stage.bus.counters.late == 1
+    check(stage)
+    stage.result("v", token, [b"yes"])
+    assert stage.one(act.Answer).body == [b"yes"]
+    check(stage)
+
+
+def test_somebody_who_was_never_given_it_cannot_answer(stage: Stage) -> None:
+    token = busy(stage, "w")
+    silence(stage)
+    stage.result("stranger", token, [b"forged"])
+    assert not stage.actions(act.Answer)
+    stage.worker("v", "other")
+    stage.result("v", token, [b"forged"])
+    assert not stage.actions(act.Answer)
+    assert stage.bus.counters.late == 2
+    check(stage)
+
+
+def test_how_long_it_took_is_told_from_when_that_worker_got_it(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    began = stage.now - (DEAD_S + 0.2)
+    stage.result("w", token)
+    (replied,) = stage.told("replied")
+    assert replied.worker == worker("w")
+    assert replied.dispatched_at == pytest.approx(began, abs=0.3)
+
+
+def test_how_long_it_took_is_told_after_a_return(stage: Stage) -> None:
+    token = busy(stage, "w")
+    began = stage.now
+    silence(stage)
+    stage.result("w", token)
+    assert stage.told("replied")[0].dispatched_at == began
+
+
+# -- parts ----------------------------------------------------------------------------------------
+
+
+def test_a_part_brings_a_silent_worker_back(stage: Stage) -> None:
+    token = busy(stage, "w")
+    silence(stage)
+    stage.part("w", token, [b"a"])
+    assert stage.one(act.Stream).body == [b"a"]
+    check(stage)
+    stage.result("w", token, [b"b"])
+    assert stage.one(act.Answer).body == [b"b"]
+    check(stage)
+
+
+def test_a_part_of_a_silent_worker_stops_the_other_one(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    stage.part("w", token, [b"a"])
+    assert stage.one(act.Stream).body == [b"a"]
+    assert stage.one(act.Stop).worker.address == worker("v")
+    stage.result("v", token, [b"another answer"])
+    assert not stage.actions(act.Answer), "the client has a part of the first one's"
+    stage.result("w", token, [b"b"])
+    assert stage.one(act.Answer).body == [b"b"]
+    check(stage)
+
+
+def test_parts_of_two_workers_are_not_mixed(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    stage.part("v", token, [b"1"])
+    stage.part("w", token, [b"a"])
+    assert [part.body for part in stage.actions(act.Stream)] == [[b"1"]]
+    stage.result("w", token, [b"b"])
+    assert not stage.actions(act.Answer)
+    stage.result("v", token, [b"2"])
+    assert stage.one(act.Answer).body == [b"2"]
+    check(stage)
+
+
+# -- the verdict ----------------------------------------------------------------------------------
+
+
+def test_worker_lost_is_not_the_verdict_while_one_can_be_reached(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    silence(stage)
+    assert stage.request("c", "1").state is RequestState.SUSPENDED
+    assert not stage.actions(act.Refuse)
+    stage.actions(act.Beat)
+    stage.wait(DEAD_S + 0.2)
+    assert {beat.worker.address for beat in stage.actions(act.Beat)} == {worker("w"), worker("v")}
+    # Another one does not get it: it has cost too many.
+    stage.worker("u")
+    assert not stage.delivered()
+    check(stage)
+    stage.gone("w", "it cannot be reached")
+    assert not stage.actions(act.Refuse)
+    check(stage)
+    stage.result("v", token, [b"slow"])
+    assert stage.one(act.Answer).body == [b"slow"]
+    check(stage)
+
+
+def test_worker_lost_is_the_verdict_when_the_last_one_is_gone(stage: Stage) -> None:
+    busy(stage, "w", "v")
+    silence(stage)
+    stage.gone("v", "it cannot be reached")
+    stage.gone("w", "it cannot be reached")
+    refusal = stage.one(act.Refuse)
+    assert refusal.reason is Reason.WORKER_LOST
+    assert "2 workers were lost" in refusal.detail
+    assert not stage.bus.silent
+    check(stage)
+
+
+def test_the_same_worker_that_goes_silent_again_is_not_lost_twice(stage: Stage) -> None:
+    """With a limit of two lost workers one slow worker is not a verdict, however often it is silent."""
+    stage.worker("w", heartbeat=BEATS, credit=2)
+    stage.submit("c", "1", options=RETRIED)
+    for _ in range(4):
+        silence(stage)
+        stage.heard("w")
+        check(stage)
+    assert stage.delivered() == [("w", "1")]
+    stage.gone("w")
+    assert stage.request("c", "1").state is RequestState.QUEUED
+    check(stage)
+
+
+def test_expiry_ends_a_suspended_request() -> None:
+    stage = Stage(Limits(attempts=1, request_ttl_s=20.0))
+    token = busy(stage, "w")
+    silence(stage)
+    assert stage.request("c", "1").state is RequestState.SUSPENDED
+    stage.wait(20.0)
+    assert stage.one(act.Refuse).reason is Reason.EXPIRED
+    check(stage)
+    assert not stage.bus.silent
+    stage.result("w", token)
+    assert not stage.actions(act.Answer)
+
+
+def test_a_client_withdraws_a_suspended_request() -> None:
+    stage = Stage(Limits(attempts=1))
+    busy(stage, "w")
+    silence(stage)
+    stage.do(events.Cancel(client("c"), b"1"))
+    assert stage.one(act.Refuse).reason is Reason.CANCELLED
+    check(stage)
+
+
+def test_nothing_is_sent_to_a_silent_worker_unless_the_verdict_depends_on_it(stage: Stage) -> None:
+    busy(stage, "w")
+    silence(stage)
+    stage.taken.clear()
+    stage.wait(5 * DEAD_S)
+    assert stage.nothing()
+
+
+# -- coming back ----------------------------------------------------------------------------------
+
+
+def test_a_sign_of_life_brings_it_back_with_what_it_works_on(stage: Stage) -> None:
+    busy(stage, "w")
+    silence(stage)
+    stage.heard("w")
+    request = stage.request("c", "1")
+    assert request.worker is stage.bus.workers[worker("w")]
+    assert not stage.delivered(), "it has it already"
+    # Nobody else gets what it works on.
+    stage.worker("v")
+    assert not stage.delivered()
+    check(stage)
+
+
+def test_it_is_not_given_again_what_it_is_busy_with(stage: Stage) -> None:
+    """The other one is lost while the first is back: the request is the first one's again."""
+    busy(stage, "w", "v", credit=3)
+    stage.heard("w")
+    stage.gone("v")
+    assert not stage.delivered()
+    assert stage.request("c", "1").worker is stage.bus.workers[worker("w")]
+    check(stage)
+
+
+def test_it_is_not_given_a_retry_of_what_it_is_busy_with(stage: Stage) -> None:
+    stage.worker("w", heartbeat=BEATS, credit=2)
+    stage.submit("c", "1", options=RETRIED)
+    token = stage.token("c", "1")
+    silence(stage)
+    stage.worker("v")
+    stage.heard("w")
+    stage.fail("v", token)
+    stage.gone("v")
+    stage.wait(1.5)
+    assert stage.delivered() == [("w", "1"), ("v", "1")]
+    assert stage.request("c", "1").worker is stage.bus.workers[worker("w")]
+    check(stage)
+    stage.result("w", token, [b"slow"])
+    assert stage.one(act.Answer).body == [b"slow"]
+    assert stage.bus.workers[worker("w")].free == 2
+    check(stage)
+
+
+def test_slots_are_neither_lost_nor_made_by_a_return(stage: Stage) -> None:
+    stage.worker("w", heartbeat=BEATS, credit=3)
+    for number in "12":
+        stage.submit("c", number)
+    tokens = {number: stage.token("c", number) for number in "12"}
+    silence(stage)
+    stage.worker("v")
+    assert stage.delivered()[-1] == ("v", "1")
+    stage.result("v", tokens["1"])
+    check(stage)
+    # The silent one still has both; the answer to the first, which has ended, gives its slot back.
+    stage.result("w", tokens["1"])
+    assert stage.bus.workers[worker("w")].free == 2
+    stage.result("w", tokens["2"])
+    assert stage.bus.workers[worker("w")].free == 3
+    check(stage)
+
+
+def test_a_new_conversation_ends_the_old_one(stage: Stage) -> None:
+    token = busy(stage, "w")
+    silence(stage)
+    stage.worker("w", heartbeat=BEATS)
+    assert stage.delivered() == [("w", "1")], "it begins anew, so it does not have it"
+    assert not stage.bus.holders
+    stage.result("w", token)
+    assert stage.one(act.Answer)
+    check(stage)
+
+
+def test_a_worker_that_left_is_not_remembered(stage: Stage) -> None:
+    token = busy(stage, "w")
+    silence(stage)
+    stage.gone("w", "it disconnected")
+    assert not stage.bus.silent
+    stage.result("w", token)
+    assert not stage.actions(act.Answer)
+    check(stage)
+
+
+def test_a_worker_whose_pipe_was_full_in_the_turn_of_its_loss_never_got_it() -> None:
+    stage = Stage(Limits(attempts=1))
+    token = busy(stage, "w")
+    silence(stage)
+    stage.do(events.WorkerFull(worker("w"), token))
+    assert stage.one(act.Refuse).reason is Reason.WORKER_LOST
+
+
+def test_other_brokers_learn_that_it_is_back(stage: Stage) -> None:
+    """Its service is offered again, also where the broker forgot it meanwhile."""
+    stage.worker("w", "echo", "rare", heartbeat=BEATS)
+    stage.submit("c", "1")
+    silence(stage)
+    stage.bus.services.pop(b"rare")
+    stage.heard("w")
+    assert stage.bus.services[b"rare"].roster.members
+    assert stage.told("worker_up")[-1].reason == "it is heard again"
+    check(stage)
+
+
+# -- jobs -----------------------------------------------------------------------------------------
+
+
+def test_a_guaranteed_job_ends_with_the_answer_of_a_silent_worker() -> None:
+    stage = LedgerStage(Limits(attempts=2))
+    stage.worker("w", heartbeat=BEATS)
+    stage.submit("c", "1", options=JobOptions(guarantee=True))
+    stage.write()
+    token = stage.token("c", "1")
+    assert stage.delivered() == [("w", "1")]
+    stage.wait(DEAD_S + 0.2)
+    stage.write()
+    stage.result("w", token, [b"slow"])
+    stage.write()
+    assert stage.one(act.Answer).body == [b"slow"]
+    check(stage)
+    stage.restart()
+    assert not stage.bus.requests
+
+
+# -- patience as a setting ------------------------------------------------------------------------
+
+
+def patient(stage: Stage, seconds: float) -> None:
+    stage.bus.change_policies([("slow", QueuePolicy(silence_s=seconds))])
+
+
+@pytest.mark.parametrize("heartbeat", [BEATS, LISTENS])
+def test_a_queue_gives_its_workers_more_time(stage: Stage, heartbeat: Heartbeat) -> None:
+    patient(stage, 20.0)
+    stage.worker("w", "slow", heartbeat=heartbeat)
+    stage.submit("c", "1", "slow")
+    stage.actions(act.Beat)
+    stage.wait(19.5)
+    assert worker("w") in stage.bus.workers
+    assert stage.actions(act.Beat), "a connection that is gone is found out all the same"
+    stage.wait(1.0)
+    assert stage.bus.silent[worker("w")].state is WorkerState.SILENT
+    check(stage)
+
+
+def test_the_time_is_for_workers_at_work(stage: Stage) -> None:
+    patient(stage, 20.0)
+    stage.worker("idle", "slow", heartbeat=BEATS)
+    stage.worker("elsewhere", "slow", "echo", heartbeat=BEATS)
+    stage.submit("c", "1", "echo")
+    stage.wait(DEAD_S + 0.2)
+    assert not stage.bus.workers
+    assert not stage.bus.silent.keys() - {worker("elsewhere")}
+
+
+def test_a_shorter_time_than_the_dialect_has_is_ignored(stage: Stage) -> None:
+    patient(stage, 1.0)
+    stage.worker("w", "slow", heartbeat=BEATS)
+    stage.submit("c", "1", "slow")
+    stage.wait(DEAD_S - 0.2)
+    assert worker("w") in stage.bus.workers
