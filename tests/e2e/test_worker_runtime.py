@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -295,6 +296,22 @@ def test_a_killed_nursery_is_replaced_with_its_children(broker: JobBroker) -> No
         worker.wait_for(worker.errors, "starting anew")
         assert worker_app.add.delay(1, 1).get(timeout_s=patient(20)) == 2
         assert worker.end(signal.SIGTERM) == 0
+
+
+def test_nurseries_that_are_killed_at_once_end_the_worker(broker: JobBroker) -> None:
+    with closing(Worker(broker, "-c", "2")) as worker:
+
+        def kill_and_look() -> bool:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                for nursery in _children(worker.process.pid):
+                    os.kill(nursery, signal.SIGKILL)
+            return worker.process.poll() is not None
+
+        until(kill_and_look)
+        worker.wait_for(worker.errors, "does not stay alive")
+        # The first one lived, and one more may have: three short lives are the limit.
+        assert sum("starting anew" in line for line in worker.errors) >= 2
+        assert worker.process.returncode == 1
 
 
 def test_max_jobs_and_prefix(broker: JobBroker) -> None:

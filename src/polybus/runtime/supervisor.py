@@ -37,6 +37,10 @@ from polybus.runtime.watching import LOOK_EVERY_S, Watcher
 
 # What a wait status says of a child that was killed; for those whose end nobody could see.
 KILLED: Final = int(signal.SIGKILL)
+# A fork server that lives shorter than this did not stay alive. One of them may have been killed from outside;
+# so many in a row are a fault that another one would meet as well.
+SHORT_LIFE_S: Final = 0.5
+SHORT_LIVES: Final = 3
 
 
 class Phase(Enum):
@@ -60,6 +64,7 @@ class Supervisor(Answering):
         os.set_blocking(self._wake_w, False)
         self._relay: Final = Relay() if settings.prefix else None
         self._nursery = self._new_nursery()
+        self._short_lives = 0
         self._pool: Final = Pool(
             settings.rules,
             self._nursery,
@@ -214,7 +219,8 @@ class Supervisor(Answering):
 
     def _lost_nursery(self, now: float) -> None:
         pool = self._pool
-        if self._facts is None or now - self._nursery_at < staffing.RETRY_S:
+        self._short_lives = self._short_lives + 1 if now - self._nursery_at < SHORT_LIFE_S else 0
+        if self._facts is None or self._short_lives == SHORT_LIVES:
             raise PolybusError("the process that starts the others does not stay alive; see above for why")
         self._log("the process that starts the others is gone, and they with it; starting anew")
         self._selector.unregister(self._nursery)
