@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from polybus.cli.settings import flatten
-from polybus.config import Settings
+from polybus.config import QueueSettings, Settings
 from polybus.errors import ConfigError
 from polybus.server.broker import Broker
 from polybus.server.draining import draining, stopped
@@ -117,20 +117,48 @@ def reloaded(old: Settings, load: Callable[[], Settings]) -> Settings:
         jobs=msgspec.structs.replace(new.jobs, store=old.jobs.store),
         broker=msgspec.structs.replace(old.broker, drain_s=new.broker.drain_s),
     )
-    before, after, wanted = flatten(old), flatten(merged), flatten(new)
-    changed = differences(before, after)
-    waiting = differences(after, wanted)
+    changed = differences(old, merged)
+    waiting = differences(merged, new)
     log(f"reload: {'changed ' + ', '.join(changed) if changed else 'nothing to change'}")
     if waiting:
         log(f"reload: needs a restart: {', '.join(waiting)}")
     return merged
 
 
-def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
-    """What changed, setting by setting; queues come and go."""
-    gone = object()
-    return [
-        f"{name} {before.get(name, 'unset')} → {after.get(name, 'unset')}"
-        for name in {**before, **after}
-        if before.get(name, gone) != after.get(name, gone)
+def differences(before: Settings, after: Settings) -> list[str]:
+    """What changed, setting by setting, with the old and the new value.
+
+    A queue that came or went is named with the options that it sets: the others have the value that they have
+    without it.
+    """
+    old, new = flatten(before), flatten(after)
+    found = []
+    for name in {**old, **new}:
+        if (name in old) is not (name in new):
+            usual = getattr(QueueSettings(), name.rpartition(".")[2])
+            if old.get(name, usual) == new.get(name, usual):
+                continue
+        elif old[name] == new[name]:
+            continue
+        found.append(f"{name} {written(old.get(name))} → {written(new.get(name))}")
+    return [*found, *_plain_queues(before, after)]
+
+
+def _plain_queues(before: Settings, after: Settings) -> list[str]:
+    """Queues that came or went and set nothing. They count all the same, as does the order: the first pattern
+    that fits the name of a queue holds for it."""
+    found = [
+        f'queues."{pattern}" {"added" if pattern in after.queues else "removed"}, with no options'
+        for pattern in before.queues.keys() ^ after.queues.keys()
+        if (before.queues.get(pattern) or after.queues.get(pattern)) == QueueSettings()
     ]
+    kept = before.queues.keys() & after.queues.keys()
+    orders = [[pattern for pattern in queues if pattern in kept] for queues in (before.queues, after.queues)]
+    if orders[0] != orders[1]:
+        found.append(f"the order of queues {', '.join(orders[0])} → {', '.join(orders[1])}")
+    return sorted(found)
+
+
+def written(value: object) -> str:
+    """A value as it stands in the file."""
+    return "unset" if value is None else json.dumps(value, ensure_ascii=False)

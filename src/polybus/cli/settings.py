@@ -33,7 +33,7 @@ def show(path: Path | None, overrides: Mapping[str, str], as_json: bool) -> None
     path = config_path(path)
     default = flatten(config.Settings())
     from_file = flatten(config.load(path, environ={}))
-    in_force = flatten(config.load(path, overrides))
+    in_force = flatten(config.load(path, overrides, origins=dict.fromkeys(overrides, "the option --set")))
     rows = []
     for name, value in in_force.items():
         is_queue = name.startswith(f"{config.QUEUES}.")

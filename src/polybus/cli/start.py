@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -44,6 +45,9 @@ AnyPort = Annotated[
         help="Listen on free ports; they are printed, and written to endpoints.json in the data directory.",
     ),
 ]
+
+
+FROM_SET: Final = "the option --set"
 
 
 def _env(name: str, flag: str, **options: Any) -> Any:
@@ -95,13 +99,27 @@ def serve(
     from polybus.cli.serve import serve as run
 
     overrides = configuration.any_free_ports() if any_port else {}
+    origins = dict.fromkeys(overrides, "the option --any-port")
     named = {"data_dir": data_dir, "host": host, "pump": pump and pump.value, "name": name}
     named["log_format"] = log_format and log_format.value
-    overrides |= {f"broker.{option}": value for option, value in named.items() if value is not None}
-    overrides |= read_assignments(set_ or [])
-    status = run(lambda: configuration.load(config, overrides), json_)
+    options = {f"broker.{option}": value for option, value in named.items() if value is not None}
+    origins |= {setting: _origin(setting, value) for setting, value in options.items()}
+    assigned = read_assignments(set_ or [])
+    origins |= dict.fromkeys(assigned, FROM_SET)
+    overrides |= options | assigned
+    status = run(lambda: configuration.load(config, overrides, origins=origins), json_)
     if status:
         raise typer.Exit(status)
+
+
+def _origin(setting: str, value: str) -> str:
+    """Where the value of an option comes from: typer takes it from the environment as well."""
+    from polybus.config import variable
+
+    name = variable(setting)
+    if os.environ.get(name) == value:
+        return f"the environment variable {name}"
+    return f"the option --{setting.partition('.')[2].replace('_', '-')}"
 
 
 def read_assignments(texts: list[str]) -> dict[str, str]:
@@ -116,7 +134,7 @@ def read_assignments(texts: list[str]) -> dict[str, str]:
         if not equals:
             raise WrongUse(f"--set takes section.name=value, not {text!r}; for example ebus.frontend=6000")
         if name not in known and not _is_of_a_queue(name):
-            raise WrongUse(f"there is no setting {name!r}{_near(name, known)}")
+            raise WrongUse(f"--set {text}: there is no setting {name!r}{_near(name, known)}")
         found[name] = value.strip()
     return found
 

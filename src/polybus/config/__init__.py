@@ -19,6 +19,8 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from polybus.config import mistakes
+from polybus.config.mistakes import Sources
 from polybus.config.sections import (
     AdminSettings as AdminSettings,
 )
@@ -108,62 +110,114 @@ def load(
     path: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
+    origins: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings in force. `overrides` are `section.name` → value, from flags.
+    """The settings in force. `overrides` are `section.name` → value, from flags; `origins` are
+    `section.name` → the flag, for errors.
 
     Without a path `./polybus.toml` is read if it is there.
     """
     tree = _read_file(path)
+    sources = Sources(tree, str(path or FILE_NAME))
     for name, text in _from_environment(os.environ if environ is None else environ):
-        _put(tree, name, text)
+        _put(tree, name, text, sources)
+        sources.put(name, f"the environment variable {variable(name)}")
     for name, value in (overrides or {}).items():
         if value is not None:
-            _put(tree, name, value)
+            _put(tree, name, value, sources)
+            sources.put(name, (origins or {}).get(name, "the program that started this"))
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at `$.")
-        name = where.rstrip("`") or "the file"
-        if name.startswith(f"{QUEUES}["):
-            # The library does not say which; whoever reads this wants to know.
-            name = _wrong_queue(tree) + name.partition("]")[2]
-        raise ConfigError(
-            f"{name} is wrong: {what}. It comes from a flag, the environment or {path or FILE_NAME}; "
-            "'polybus settings' lists all settings."
-        ) from None
-    for name in PORTS:
-        endpoint(settings, name)
-    tags = {settings.majordomo.client_tag, settings.majordomo.worker_tag}
-    if len(tags) < 2 or tags & MAJORDOMO_TAGS:
-        raise ConfigError(
-            "majordomo.client_tag and majordomo.worker_tag must differ from each other and from "
-            f"{', '.join(sorted(MAJORDOMO_TAGS))}, which are other dialects on the same sockets."
-        )
-    _check_jobs(settings.jobs)
-    _check_beacon(settings.beacon)
+        raise mistakes.refusal(list(_mistakes(tree, sources)) or [str(error)]) from None
+    found = [*_wrong_ports(settings, sources), *_wrong_tags(settings.majordomo, sources)]
+    found += [*_wrong_jobs(settings.jobs, sources), *_wrong_places(settings, sources)]
+    if found:
+        raise mistakes.refusal(found)
     return settings
 
 
-def _check_beacon(beacon: BeaconSettings) -> None:
-    for address in beacon.addresses:
+def _mistakes(tree: Mapping[str, Any], sources: Sources) -> Iterator[str]:
+    """Everything that cannot be a setting, or not with this value."""
+    for name, part in tree.items():
+        if name == QUEUES and isinstance(part, dict):
+            for pattern, queue in part.items():
+                yield from _wrong_queue(pattern, queue, sources)
+        elif name == QUEUES:
+            yield mistakes.no_table(QUEUES, part, sources)
+        elif name not in SECTIONS:
+            yield mistakes.no_section(name, sources, (*SECTIONS, QUEUES))
+        else:
+            section = mistakes.Section(name, name, type(SECTIONS[name]()))
+            yield from mistakes.in_section(section, part, sources, PORTS)
+
+
+def _wrong_queue(pattern: str, queue: object, sources: Sources) -> Iterator[str]:
+    title = f'{QUEUES}."{pattern}"'
+    try:
+        msgspec.convert(pattern, QueuePattern)
+    except msgspec.ValidationError:
+        yield f"[{title}], from {sources.file}, is not allowed: the name of a queue takes 1 to 255 characters."
+        return
+    section = mistakes.Section(title, f"{QUEUES}.{pattern}", QueueSettings)
+    yield from mistakes.in_section(section, queue, sources, ())
+
+
+def _wrong_ports(settings: Settings, sources: Sources) -> Iterator[str]:
+    for name in PORTS:
+        section, option = name.split(".")
+        try:
+            endpoint(settings, name)
+        except ConfigError:
+            if name == "dbp.udp" and settings.dbp.udp == "":
+                # It is that of `dbp.port`, which has been named.
+                continue
+            value = getattr(getattr(settings, section), option)
+            yield mistakes.wrong(name, value, sources.of(name), mistakes.PORT_WORDS)
+
+
+def _wrong_tags(majordomo: MajordomoSettings, sources: Sources) -> Iterator[str]:
+    values = {"majordomo.client_tag": majordomo.client_tag, "majordomo.worker_tag": majordomo.worker_tag}
+    others = ", ".join(sorted(MAJORDOMO_TAGS))
+    for name, tag in values.items():
+        if tag in MAJORDOMO_TAGS:
+            takes = f"any text but {others}, which are other dialects on the same sockets"
+            yield mistakes.wrong(name, tag, sources.of(name), takes)
+    if len(set(values.values())) < 2:
+        client, worker = (f"{name} (from {sources.of(name)})" for name in values)
+        yield (
+            f"{client} and {worker} are both {mistakes.shown(majordomo.client_tag)}: "
+            f"they must differ from each other and from {others}."
+        )
+
+
+def _wrong_places(settings: Settings, sources: Sources) -> Iterator[str]:
+    """Lists of places in which one cannot be a place."""
+    name = "beacon.addresses"
+    for address in settings.beacon.addresses:
         try:
             IPv4Address(address)
         except ValueError:
-            what = "it takes IPv4 addresses such as 10.0.0.255; beacon.interfaces takes names"
-            raise ConfigError(f"beacon.addresses has {address!r}; {what}") from None
+            takes = "IPv4 addresses such as 10.0.0.255; beacon.interfaces takes names"
+            yield mistakes.wrong(name, address, sources.of(name), takes)
+    name = "bridge.peers"
+    for place in settings.bridge.peers:
+        if settings.bridge.enabled and "://" not in place:
+            takes = "endpoints such as tcp://192.0.2.7:5241: the bridge port of another broker"
+            yield mistakes.wrong(name, place, sources.of(name), takes)
 
 
-def _check_jobs(jobs: JobsSettings) -> None:
+def _wrong_jobs(jobs: JobsSettings, sources: Sources) -> Iterator[str]:
     if jobs.backoff_max_s < jobs.backoff_s:
-        raise ConfigError(
-            f"jobs.backoff_max_s = {jobs.backoff_max_s:g} is less than jobs.backoff_s = {jobs.backoff_s:g}: "
+        first, most = sources.of("jobs.backoff_s"), sources.of("jobs.backoff_max_s")
+        yield (
+            f"jobs.backoff_max_s = {jobs.backoff_max_s:g}, from {most}, is less than "
+            f"jobs.backoff_s = {jobs.backoff_s:g}, from {first}: "
             "the largest pause cannot be smaller than the first one."
         )
     if not is_timezone(jobs.timezone):
-        raise ConfigError(
-            f"jobs.timezone = {jobs.timezone!r} is no time zone that this machine knows. "
-            "Give an IANA name such as UTC or Europe/Berlin."
-        )
+        takes = "an IANA name that this machine knows, such as UTC or Europe/Berlin"
+        yield mistakes.wrong("jobs.timezone", jobs.timezone, sources.of("jobs.timezone"), takes)
 
 
 def is_timezone(name: str) -> bool:
@@ -176,16 +230,6 @@ def is_timezone(name: str) -> bool:
         # No such file, a directory, a path out of the folder, or no zone at all.
         return False
     return True
-
-
-def _wrong_queue(tree: dict[str, Any]) -> str:
-    """The first queue whose settings are wrong, as it stands in the file."""
-    for pattern, part in tree[QUEUES].items():
-        try:
-            msgspec.convert({pattern: part}, dict[QueuePattern, QueueSettings], strict=False)
-        except msgspec.ValidationError:
-            return f'{QUEUES}."{pattern}"'
-    return QUEUES
 
 
 def endpoint(settings: Settings, name: str) -> str | None:
@@ -202,10 +246,7 @@ def endpoint(settings: Settings, name: str) -> str | None:
     except ValueError:
         number = OFF - 1
     if not 0 <= number <= 65535:
-        raise ConfigError(
-            f"{name} = {port!r} is no port. Give a number from 0 to 65535 (0: any free one), "
-            "-1 to turn it off, or an endpoint such as tcp://127.0.0.1:5000."
-        )
+        raise ConfigError(f"{name} = {mistakes.shown(port)} is not allowed: it takes {mistakes.PORT_WORDS}.")
     return f"{'udp' if name == 'dbp.udp' else 'tcp'}://{settings.broker.host}:{number or '*'}"
 
 
@@ -225,9 +266,13 @@ def _read_file(path: Path | None) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}. Check --config.") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no text: save it as UTF-8") from None
+        raise ConfigError(
+            f"{path} is no text in UTF-8, so no settings can be read from it; save it as UTF-8"
+        ) from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is no valid TOML: {error}") from None
+        raise ConfigError(
+            f"{path} is no valid TOML: {error}. Correct that line; text needs quotation marks."
+        ) from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -243,7 +288,7 @@ def variable(name: str) -> str:
     return ENV_PREFIX + name.replace(".", "_").upper()
 
 
-def _put(tree: dict[str, Any], name: str, value: Any) -> None:
+def _put(tree: dict[str, Any], name: str, value: Any, sources: Sources) -> None:
     section, _, option = name.partition(".")
     part = tree.setdefault(section, {})
     if section == QUEUES and isinstance(part, dict):
@@ -252,7 +297,7 @@ def _put(tree: dict[str, Any], name: str, value: Any) -> None:
         part = part.setdefault(pattern, {})
         section = f'{QUEUES}."{pattern}"'
     if not isinstance(part, dict):
-        raise ConfigError(f"[{section}] must be a table of settings")
+        raise ConfigError(mistakes.no_table(section, part, sources))
     make = SECTIONS.get(section)
     if isinstance(value, str) and make is not None and isinstance(getattr(make(), option, None), tuple):
         words = value.strip()[1:-1] if value.strip()[:2] in ('["', "['") else value

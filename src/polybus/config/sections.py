@@ -39,7 +39,7 @@ class BrokerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     # Connections waiting to be accepted: thousands of workers reconnect at once after a restart.
     backlog: Count = 4096
     # What moves messages: "compiled", "pyzmq", or empty: the fastest there is.
-    pump: str = ""
+    pump: Literal["", "compiled", "pyzmq"] = ""
     # How lines on standard error are written: for people ("text"), or one JSON object each ("json"). Empty:
     # as POLYBUS_LOG_FORMAT says, which holds for workers and the dashboard, too; or as text.
     log_format: Literal["", "text", "json"] = ""

@@ -234,10 +234,12 @@ class Bridges:
 
 
 def _check(settings: BridgeSettings) -> None:
-    for name in (settings.name, *settings.allow):
+    named = [("bridge.name", settings.name), *(("bridge.allow", name) for name in settings.allow)]
+    for setting, name in named:
         if not is_broker_name(name):
             raise ConfigError(
-                f"{name!r} is no name for a broker (bridge.name, bridge.allow): it takes 1 to 64 bytes."
+                f"{setting} has {name!r}, which is no name for a broker: "
+                "it takes 1 to 64 bytes of printable text."
             )
     for place in settings.peers:
         if "://" not in place:

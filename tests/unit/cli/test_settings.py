@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from polybus import config
-from polybus.cli import serve
+from polybus.cli import serve, start
 from polybus.cli.main import run
 from polybus.cli.options import WrongUse
 from polybus.cli.settings import flatten, names
@@ -63,6 +63,37 @@ def test_settings_say_where_they_come_from(
     assert "POLYBUS_EBUS_BACKEND" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [
+        (["settings", "--set", "emqp.disconnect=never"], "the option --set"),
+        (["serve", "--set", "emqp.disconnect=never"], "the option --set"),
+        (["serve", "--any-port", "--set", "emqp.disconnect=never"], "the option --set"),
+        (["serve"], "the environment variable POLYBUS_EMQP_DISCONNECT"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_source(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    source: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if len(arguments) == 1:
+        monkeypatch.setenv("POLYBUS_EMQP_DISCONNECT", "never")
+    assert run(arguments) == 1
+    said = " ".join(capfd.readouterr().err.split())
+    assert f'emqp.disconnect = "never", from {source}, is not allowed: it takes "admin" or "any".' in said
+
+
+def test_the_source_of_an_option_may_be_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYBUS_BROKER_HOST", "here")
+    assert start._origin("broker.host", "here") == "the environment variable POLYBUS_BROKER_HOST"
+    assert start._origin("broker.host", "there") == "the option --host"
+    assert start._origin("broker.data_dir", "there") == "the option --data-dir"
+
+
 def test_settings_of_queues_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +119,26 @@ def test_a_reload_changes_queues(capfd: pytest.CaptureFixture[str]) -> None:
     assert "queues.a.weight 1 → unset" in said
     assert "queues.b.weight 1 → 2" in said
     assert "queues.c.retries unset → 3" in said
+    # The options that nobody set did not change.
+    assert said.count("→") == 3
+
+
+def test_a_reload_names_the_two_changes_that_were_made_and_no_others(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    new = config.load(overrides={"limits.queue_length": 7, "queues.mail.*.retries": 3}, environ={})
+    serve.reloaded(config.Settings(), lambda: new)
+    said = capfd.readouterr().err
+    assert "reload: changed limits.queue_length 250000 → 7, queues.mail.*.retries unset → 3\n" in said
+
+
+def test_a_reload_names_queues_that_count_by_their_place_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    old = config.Settings(queues={"a": config.QueueSettings(weight=1), "b": config.QueueSettings(weight=2)})
+    new = config.Settings(queues={"c": config.QueueSettings(), **dict(reversed(old.queues.items()))})
+    serve.reloaded(old, lambda: new)
+    said = capfd.readouterr().err
+    assert 'changed queues."c" added, with no options, the order of queues a, b → b, a\n' in said
+    assert serve.differences(new, new) == []
 
 
 def test_a_reload_changes_jobs_but_not_whether_there_is_a_store(capfd: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +147,7 @@ def test_a_reload_changes_jobs_but_not_whether_there_is_a_store(capfd: pytest.Ca
     assert (merged.jobs.backoff_s, merged.jobs.store) == (2.0, True)
     said = capfd.readouterr().err
     assert "changed jobs.backoff_s 1.0 → 2.0" in said
-    assert "needs a restart: jobs.store True → False" in said
+    assert "needs a restart: jobs.store true → false" in said
 
 
 def test_a_reload_changes_limits_and_nothing_that_is_built_in(capfd: pytest.CaptureFixture[str]) -> None:

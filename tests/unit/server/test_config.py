@@ -21,6 +21,8 @@ NARROW = {
     "tap": "off",
     "disconnect": "any",
     "udp": "17",
+    "pump": "pyzmq",
+    "log_format": "json",
 }
 
 
@@ -85,13 +87,16 @@ def test_the_working_environment_is_used_by_default(monkeypatch: pytest.MonkeyPa
         ("[ebus]\nstrict = 5\n", "ebus.strict"),
         ("ebus = 5\n", "ebus"),
         ("[ebus\n", "no valid TOML"),
-        ("[ebus]\nfrontend = 70000\n", "Give a number from 0 to 65535"),
+        ("[ebus]\nfrontend = 70000\n", "a port number from 0 to 65535"),
         ('[dbp]\nport = "five"\n', "or an endpoint such as tcp://"),
         ("[admin]\nport = -2\n", "-1 to turn it off"),
         ("[jobs]\nbackoff_s = 0\n", "jobs.backoff_s"),
         ("[jobs]\nbackoff_s = 20\nbackoff_max_s = 10\n", "the largest pause cannot be smaller"),
         ("[jobs]\njitter = 2\n", "jobs.jitter"),
-        ('[jobs]\ntimezone = "Europe"\n', "Give an IANA name such as UTC or Europe/Berlin"),
+        (
+            '[jobs]\ntimezone = "Europe"\n',
+            "an IANA name that this machine knows, such as UTC or Europe/Berlin",
+        ),
         ('[jobs]\nmissed = "never"\n', "jobs.missed"),
         ("[jobs]\ndead_letters = 0\n", "jobs.dead_letters"),
         ('[queues."mail.*"]\nretries = 2\n[queues."a.b"]\nretries = -1\n', 'queues."a.b".retries'),
@@ -106,6 +111,146 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str)
     with pytest.raises(ConfigError) as caught:
         config.load(written(tmp_path, text), environ={})
     assert words in str(caught.value)
+
+
+PORT_WORDS = (
+    "a port number from 0 to 65535 (0: any free one), -1 to turn it off, "
+    "or an endpoint such as tcp://127.0.0.1:5000"
+)
+OTHER_TAGS = "MDPC01, MDPC02, MDPW01, MDPW02"
+
+
+@pytest.mark.parametrize(
+    ("line", "takes"),
+    [
+        ('emqp.disconnect = "never"', '"admin" or "any"'),
+        ("ebus.liveness = 0", "a whole number from 1 to 1000000000"),
+        ("ebus.heartbeat_s = 0", "a number of seconds, more than 0 and at most 31536000"),
+        ("ebus.strict = 5", "true or false"),
+        ("ebus.frontend = 1.5", PORT_WORDS),
+        ("dbp.port = 70000", PORT_WORDS),
+        ('dbp.udp = "x"', PORT_WORDS),
+        ("limits.nodes = -1", "a whole number, at least 1"),
+        ("logs.bytes = 0", "a whole number of bytes from 1 to 1099511627776"),
+        ('majordomo.client_tag = ""', "text of 1 to 255 characters"),
+        (
+            'majordomo.worker_tag = "MDPC01"',
+            f"any text but {OTHER_TAGS}, which are other dialects on the same sockets",
+        ),
+        (
+            "beacon.addresses = 5",
+            'a list of texts: ["a", "b"] in the file, a,b in the environment and after --set',
+        ),
+        ('jobs.timezone = "Europe"', "an IANA name that this machine knows, such as UTC or Europe/Berlin"),
+        ('broker.pump = "fast"', '"" or "compiled" or "pyzmq"'),
+        ('queues."mail".retries = "often"', "a whole number from 0 to 1000"),
+        ('queues."a.b".rate_per_s = -1', "a number a second from 0 to 1000000"),
+    ],
+)
+def test_an_error_says_which_value_from_where_and_what_is_allowed(
+    tmp_path: Path, line: str, takes: str
+) -> None:
+    path = written(tmp_path, line)
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, environ={})
+    assert str(caught.value) == f"{line}, from the file {path}, is not allowed: it takes {takes}."
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            'beacon.addresses = ["eth0"]',
+            'beacon.addresses = "eth0", from FILE, is not allowed: '
+            "it takes IPv4 addresses such as 10.0.0.255; beacon.interfaces takes names.",
+        ),
+        (
+            'bridge.name = "a"\nbridge.peers = ["b:1"]',
+            'bridge.peers = "b:1", from FILE, is not allowed: '
+            "it takes endpoints such as tcp://192.0.2.7:5241: the bridge port of another broker.",
+        ),
+        (
+            "jobs.backoff_max_s = 0.5",
+            "jobs.backoff_max_s = 0.5, from FILE, is less than jobs.backoff_s = 1, from the default: "
+            "the largest pause cannot be smaller than the first one.",
+        ),
+        (
+            'majordomo.client_tag = "MDRW01"',
+            "majordomo.client_tag (from FILE) and majordomo.worker_tag (from the default) are both "
+            f'"MDRW01": they must differ from each other and from {OTHER_TAGS}.',
+        ),
+        (
+            '[queues."a"]\nretires = 2\n',
+            'there is no setting queues."a".retires = 2, from FILE; did you mean queues."a".retries?',
+        ),
+        (
+            '[queues.""]\nretries = 2\n',
+            '[queues.""], from FILE, is not allowed: the name of a queue takes 1 to 255 characters.',
+        ),
+        (
+            "[ebus]\nfrontent = 1\n",
+            "there is no setting ebus.frontent = 1, from FILE; did you mean ebus.frontend?",
+        ),
+        (
+            "[telemetry]\nxyz = 1\n",
+            "there is no setting telemetry.xyz = 1, from FILE; there are traces.",
+        ),
+        ("[ebuz]\n", "there is no section [ebuz], from FILE; did you mean ebus?"),
+        (
+            "ebus = 5\n",
+            "ebus = 5, from FILE, is not allowed: [ebus] must be a table of settings, one line for each.",
+        ),
+        (
+            "queues = 5\n",
+            "queues = 5, from FILE, is not allowed: [queues] must be a table of settings, one line for each.",
+        ),
+    ],
+)
+def test_an_error_about_more_than_one_value(tmp_path: Path, text: str, sentence: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, environ={})
+    assert str(caught.value) == sentence.replace("FILE", f"the file {path}")
+
+
+def test_an_error_names_the_nearest_source_of_the_value(tmp_path: Path) -> None:
+    path = written(tmp_path, '[emqp]\ndisconnect = "admin"\n')
+    environ = {"POLYBUS_EMQP_DISCONNECT": "never"}
+    with pytest.raises(
+        ConfigError, match='"never", from the environment variable POLYBUS_EMQP_DISCONNECT, is'
+    ):
+        config.load(path, environ=environ)
+    flag = {"emqp.disconnect": "sometimes"}
+    with pytest.raises(ConfigError, match='"sometimes", from the option --set, is'):
+        config.load(path, flag, environ, {"emqp.disconnect": "the option --set"})
+    with pytest.raises(ConfigError, match='"sometimes", from the program that started this, is'):
+        config.load(path, flag, environ)
+    with pytest.raises(ConfigError, match=r'queues\."a\.b"\.retries = "x", from the option --set, is'):
+        config.load(path, {"queues.a.b.retries": "x"}, {}, {"queues.a.b.retries": "the option --set"})
+
+
+def test_all_wrong_settings_are_named_at_once(tmp_path: Path) -> None:
+    path = written(tmp_path, '[emqp]\ndisconnect = "never"\n[jobs]\nmissed = "never"\n[ebuz]\n')
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, environ={})
+    text = str(caught.value)
+    assert text.startswith("3 settings are wrong. ")
+    assert all(words in text for words in ("emqp.disconnect", "jobs.missed", "[ebuz]"))
+
+
+def test_every_setting_says_what_it_takes_in_words() -> None:
+    for section, make in config.SECTIONS.items():
+        for field in msgspec.structs.fields(make):
+            name = f"{section}.{field.name}"
+            if field.type is str:
+                # It takes everything.
+                continue
+            with pytest.raises(ConfigError) as caught:
+                config.load(None, {name: {"no": "value"}}, {})
+            text = str(caught.value)
+            assert text.startswith(f"{name} = ")
+            assert "another kind of value" not in text
+            assert not any(word in text for word in ("Expected", "`", "null"))
 
 
 def test_a_section_that_is_no_table_is_an_error_for_the_environment_too(tmp_path: Path) -> None:
