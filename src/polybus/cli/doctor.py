@@ -177,9 +177,7 @@ def check_config(path: Path | None) -> tuple[config.Settings, Finding]:
     try:
         settings = config.load(path)
     except ConfigError as error:
-        return config.Settings(), Finding(
-            "settings", FAIL, str(error), "correct it where it comes from"
-        )
+        return config.Settings(), Finding("settings", FAIL, str(error), "correct it where it comes from")
     found = f"{place.resolve()}" if place.exists() else f"no {place} here: defaults and environment"
     return settings, Finding("settings", OK, found)
 

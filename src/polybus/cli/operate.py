@@ -162,15 +162,23 @@ def nodes(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) ->
 
 
 TAP_EXAMPLES = examples(
-    "polybus tap", "polybus tap --service hello --bodies", "polybus tap --what failed --count 1 --json"
+    "polybus tap",
+    "polybus tap --service hello --bodies",
+    "polybus tap --what failed --what expired --count 1 --json",
 )
 
 
 def tap(
     service: Annotated[str, typer.Option("--service", help="Only this service or topic.")] = "",
     what: Annotated[
-        str, typer.Option("--what", help="Only this: accepted, dispatched, replied, failed, published, …")
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            "--what",
+            metavar="KIND",
+            help="Only this: accepted, dispatched, replied, failed, published, …; several with commas or "
+            "with several --what. A wrong one is answered with the list of all.",
+        ),
+    ] = None,
     bodies: Annotated[
         bool, typer.Option("--bodies", help="Show the bodies, too (up to 1 KiB), if monitor.tap allows it.")
     ] = False,
@@ -183,9 +191,10 @@ def tap(
 ) -> None:
     """Watch what happens on the bus, live, one line each."""
     from polybus.cli.find import admin_endpoint
-    from polybus.cli.tap import watch
+    from polybus.cli.tap import chosen, watch
 
-    watch(admin_endpoint(admin, data_dir), service, what, bodies, count, json_)
+    kinds = chosen(what or [])
+    watch(admin_endpoint(admin, data_dir), service, kinds, bodies, count, json_)
 
 
 CANCEL_EXAMPLES = examples("polybus queues --requests", "polybus cancel 5f3a9c01-17")

@@ -10,12 +10,13 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from polybus.cli.options import WrongUse
 from polybus.cli.output import one_line, print_json, printable, say
 from polybus.client.admin import AdminClient
+from polybus.server.taps import KINDS, NotAllowed, read_kinds
 
 STYLES: Final = {
     "accepted": "cyan",
-    "queued": "cyan",
     "dispatched": "blue",
     "partial": "green",
     "replied": "bold green",
@@ -25,7 +26,6 @@ STYLES: Final = {
     "unsubscribed": "magenta",
     "worker_up": "green",
     "offered": "green",
-    "registered": "green",
     "retried": "yellow",
     "requeued": "yellow",
     "claimed": "blue",
@@ -51,6 +51,18 @@ STYLES: Final = {
     "denied": "bold red",
     "answer_lost": "bold red",
 }
+
+
+def chosen(texts: list[str]) -> str:
+    """What several `--what` ask for, as the broker takes it."""
+    text = ",".join(texts)
+    try:
+        kinds = read_kinds(text)
+    except NotAllowed as error:
+        raise WrongUse(f"--what {text}: {error}") from None
+    if texts and not kinds:
+        raise WrongUse(f"--what names nothing; it takes one or more of {', '.join(KINDS)}")
+    return ",".join(kind for kind in KINDS if kind in kinds)
 
 
 def watch(endpoint: str, service: str, what: str, bodies: bool, count: int, as_json: bool) -> None:

@@ -5,7 +5,7 @@ again (`Tap`).  The service `polybus.tap` is for clients of any dialect, also of
 question and answer: each call is answered with what happened since the last one, as soon as something has
 (`Poll`).
 
-    {"service": "hello", "what": "", "bodies": false, "wait_s": 5, "limit": 100}
+    {"service": "hello", "what": "replied,failed", "bodies": false, "wait_s": 5, "limit": 100}
     {"tap": "t1", "records": […], "missed": 0}        and then   {"tap": "t1", "wait_s": 5}
 
 Both are leases, and both miss records, counted, rather than hold anybody up.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 from collections import deque
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -42,6 +43,23 @@ POLL_RECORDS: Final = 1000
 # Bodies in tap records are cut here.
 TAP_BODY_BYTES: Final = 1024
 
+# Everything that a tap can tell of, by subject.
+KINDS: Final = (
+    # The life of a request.
+    "accepted", "dispatched", "partial", "replied", "failed", "expired", "cancelled", "rejected", "retried",
+    "requeued", "claimed", "late", "answer_lost",
+    # Workers, nodes, bridges.
+    "worker_up", "worker_down", "offered", "scheduler_up", "heartbeat_missed", "node_up", "node_late",
+    "node_down", "node_asked", "updated", "denied", "bridge_up", "bridge_down",
+    # Topics and logs.
+    "published", "subscribed", "unsubscribed", "refused", "dropped", "log",
+    # Schedules.
+    "scheduled", "unscheduled", "schedule_ran", "schedule_late", "schedule_skipped", "schedule_moved",
+    "schedule_odd",
+    # The broker itself.
+    "invalid", "store_sick", "store_well",
+)  # fmt: skip
+
 OFF: Final = "nobody may listen in: monitor.tap is 'off' in the broker's settings"
 NO_BODIES: Final = (
     "bodies are not shown: monitor.tap is 'meta' in the broker's settings; "
@@ -54,10 +72,10 @@ class NotAllowed(Exception):
 
 
 class Filter(Struct):
-    """What somebody wants to hear of."""
+    """What somebody wants to hear of; without kinds all of them."""
 
     service: str = ""
-    what: str = ""
+    kinds: frozenset[str] = frozenset()
     bodies: bool = False
 
 
@@ -83,7 +101,8 @@ class PollCall(Struct):
 
     tap: Annotated[str, Meta(max_length=64)] = ""
     service: Annotated[str, Meta(max_length=255)] = ""
-    what: Annotated[str, Meta(max_length=64)] = ""
+    # Several are separated by commas.
+    what: Annotated[str, Meta(max_length=1024)] = ""
     bodies: bool = False
     wait_s: Annotated[float, Meta(ge=0, le=20)] = 5.0
     limit: Annotated[int, Meta(ge=1, le=POLL_RECORDS)] = 100
@@ -140,7 +159,7 @@ class Taps:
         if tap is None:
             wants = Filter(
                 str(question.get("service", "")),
-                str(question.get("what", "")),
+                read_kinds(str(question.get("what", ""))),
                 bool(question.get("bodies", False)),
             )
             self._check(wants)
@@ -175,8 +194,8 @@ class Taps:
         self._look()
 
     def _open(self, asked: PollCall) -> Poll:
-        wants = Filter(asked.service, asked.what, asked.bodies)
         try:
+            wants = Filter(asked.service, read_kinds(asked.what), asked.bodies)
             self._check(wants)
         except NotAllowed as error:
             raise Refused(Reason.REJECTED, str(error)) from None
@@ -255,7 +274,18 @@ class Taps:
 
 
 def _fits(wants: Filter, service: str, what: str) -> bool:
-    return (not wants.service or wants.service == service) and (not wants.what or wants.what == what)
+    return (not wants.service or wants.service == service) and (not wants.kinds or what in wants.kinds)
+
+
+def read_kinds(text: str) -> frozenset[str]:
+    """The kinds that are named in a text, separated by commas."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in KINDS:
+            near = get_close_matches(word, KINDS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise NotAllowed(f"nothing that happens is called {word!r}{hint} There are {', '.join(KINDS)}")
+    return frozenset(words)
 
 
 def observation_view(record: Observed, wall: float, bodies: bool) -> dict[str, Any]:

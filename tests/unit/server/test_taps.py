@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from polybus.core import events
+import polybus
+from polybus.cli.tap import STYLES
+from polybus.core import events, schedules
 from polybus.core.actions import Observed
+from polybus.core.lifecycle import TERMINAL
 from polybus.core.model import JobOptions
-from polybus.server.taps import MAX_TAPS, POLL_LEASE_S, POLL_RECORDS, observation_view
+from polybus.server.taps import KINDS, MAX_TAPS, POLL_LEASE_S, POLL_RECORDS, observation_view
 from support.lookout import CLIENT, VOICE, Lookout
 
 
@@ -48,6 +53,39 @@ def test_a_reply_has_a_size_of_its_own() -> None:
     request = Observed(1.0, "dispatched", size=5)
     reply = Observed(1.0, "replied", size=5, body=[b"hello ", b"again"])
     assert [observation_view(one, 0.0, False)["bytes"] for one in (request, reply)] == [5, 11]
+
+
+def test_several_kinds_are_combined() -> None:
+    lookout = Lookout()
+    tap = opened(lookout, what="worker_up, dispatched")
+    lookout.submit(b"1")
+    lookout.worker()
+    assert [one["what"] for one in records(lookout, tap)] == ["worker_up", "dispatched"]
+
+
+def test_a_kind_that_does_not_exist_is_refused() -> None:
+    lookout = Lookout()
+    lookout.call("tap", {"what": "accepted,repleid"})
+    (answer,) = lookout.answers()
+    assert "nothing that happens is called 'repleid'; did you mean 'replied'? There are accepted, " in answer
+    (told,) = lookout.ask("tap", what="xyzzy")
+    assert "nothing that happens is called 'xyzzy'. There are accepted, " in told["error"]
+    assert not lookout.bus.watched
+    assert len(lookout.admin.taps) == 0
+
+
+def test_every_kind_that_the_broker_tells_of_can_be_asked_for() -> None:
+    source = Path(polybus.__file__).parent
+    texts = "".join(path.read_text() for part in ("core", "server") for path in (source / part).glob("*.py"))
+    told = set(re.findall(r'\.observe(?:_request)?\(\s*"(\w+)"', texts))
+    # These are made of other words, or chosen between two.
+    told |= {"unsubscribed", "store_well", "published", "log"}
+    told |= {
+        f"schedule_{word}" for word in (schedules.RAN, schedules.LATE, schedules.SKIPPED, schedules.MOVED)
+    }
+    told |= {state.name.lower() for state in TERMINAL}
+    assert told == set(KINDS)
+    assert set(STYLES) <= set(KINDS)
 
 
 def test_an_answer_waits_for_something_to_tell() -> None:
