@@ -29,6 +29,7 @@ from polybus.cli.serve import exposure
 from polybus.client.admin import AdminClient
 from polybus.core.tables import NO_STORE
 from polybus.errors import ConfigError, PolybusError
+from polybus.server.interfaces import interfaces
 from polybus.spark.java import OLDEST, look_for_java
 
 OK: Final = "ok"
@@ -38,6 +39,10 @@ FAIL: Final = "fail"
 FEW_FILES: Final = 4096
 OLDEST_PYZMQ: Final = 26
 ASK_S: Final = 2.0
+# The port for heartbeats in datagrams.
+UDP: Final = "dbp.udp"
+# How the tables in /proc/net mark a socket that is listened on.
+LISTENING: Final = {"tcp": "0A", "udp": "07"}
 
 
 class Finding(Struct, frozen=True):
@@ -74,6 +79,7 @@ def check_all(admin: str | None, data_dir: Path | None, config_file: Path | None
         yield check_store(broker, settings)
         yield from (Finding(*facts) for facts in journal_findings(broker))
     yield from check_ports(settings, broker)
+    yield from check_udp_ports(settings, broker)
     yield from check_port_range(settings)
 
 
@@ -250,7 +256,8 @@ def check_ports(settings: config.Settings, broker: dict[str, Any] | None) -> Ite
         except ConfigError as error:
             yield Finding(name, FAIL, str(error))
             continue
-        if endpoint is None or not endpoint.startswith("tcp://") or endpoint.endswith(":*"):
+        # Without a port of its own `dbp.udp` has the endpoint of `dbp.port`.
+        if endpoint is None or not endpoint.startswith("tcp://") or endpoint.endswith(":*") or name == UDP:
             continue
         if endpoint in bound:
             yield Finding(name, OK, f"{endpoint} belongs to the broker")
@@ -259,20 +266,58 @@ def check_ports(settings: config.Settings, broker: dict[str, Any] | None) -> Ite
         if not problem:
             yield Finding(name, OK, f"{endpoint} is free")
             continue
-        number = int(endpoint.rpartition(":")[2])
-        holder = holder_of(number) if problem == errno.EADDRINUSE else ""
-        found = (
-            f"{endpoint} is in use{holder}"
-            if problem == errno.EADDRINUSE
-            else (f"{endpoint}: {os.strerror(problem).lower()}")
-        )
         # A broker that runs elsewhere does not need it; one that is yet to start does.
         yield Finding(
             name,
             WARN if broker else FAIL,
-            found,
+            _trouble(endpoint, problem),
             f"free it, or set {name} or {config.variable(name)} (-1: off)",
         )
+
+
+def check_udp_ports(settings: config.Settings, broker: dict[str, Any] | None) -> Iterator[Finding]:
+    """Whether a broker with these settings could take datagrams, and its nodes could hear the broker's.
+
+    The broker has `dbp.udp` to itself. It only sends to the two other ports, on which programs of this
+    machine listen together.
+    """
+    if config.endpoint(settings, "dbp.port") is None:
+        return
+    place = (config.endpoint(settings, UDP) or "").replace("tcp://", "udp://")
+    if place.startswith("udp://") and not place.endswith(":*"):
+        held = broker["endpoints"].get(UDP, "") if broker else ""
+        problem = bind_problem(place)
+        if held.rpartition(":")[2] == place.rpartition(":")[2]:
+            yield Finding(UDP, OK, f"{held} belongs to the broker")
+        elif not problem:
+            yield Finding(UDP, OK, f"{place} is free")
+        else:
+            advice = f"free it, or set {UDP} or {config.variable(UDP)} (-1: off, heartbeats go over TCP only)"
+            yield Finding(UDP, WARN if broker else FAIL, _trouble(place, problem), advice)
+    if not settings.beacon.enabled:
+        return
+    for name, number, use in (
+        ("beacon.port", settings.beacon.port, "find the broker by its beacon"),
+        ("dbp.broadcast_port", settings.dbp.broadcast_port, "hear the heartbeats that the broker broadcasts"),
+    ):
+        place = f"udp://*:{number}"
+        problem = bind_problem(place, is_shared=True) if number else 0
+        if not problem and number:
+            yield Finding(name, OK, f"{place} can be listened on: programs on this machine {use}")
+        elif problem:
+            advice = (
+                f"free it, or set {name} or {config.variable(name)}, for the broker and for these programs"
+            )
+            found = f"{_trouble(place, problem)}: programs on this machine cannot {use}"
+            yield Finding(name, WARN, found, advice)
+
+
+def _trouble(endpoint: str, problem: int) -> str:
+    """Why nobody else can listen there."""
+    if problem != errno.EADDRINUSE:
+        return f"{endpoint}: {os.strerror(problem).lower()}"
+    scheme, _, place = endpoint.partition("://")
+    return f"{endpoint} is in use{holder_of(int(place.rpartition(':')[2]), scheme)}"
 
 
 def check_port_range(settings: config.Settings) -> Iterator[Finding]:
@@ -295,17 +340,27 @@ def check_port_range(settings: config.Settings) -> Iterator[Finding]:
     )
 
 
-def bind_problem(endpoint: str) -> int:
-    """Why nobody can listen there, as an errno; 0 if somebody can."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+def bind_problem(endpoint: str, is_shared: bool = False) -> int:
+    """Why nobody can listen there, as an errno; 0 if somebody can. A shared port is one that several programs
+    listen on, as they do for what is broadcast."""
+    scheme, _, place = endpoint.partition("://")
+    host, _, port = place.rpartition(":")
     host = "0.0.0.0" if host == "*" else host.strip("[]")
+    if scheme == "udp":
+        # The system does not take names of interfaces, which libzmq does.
+        host = next((one.address for one in interfaces() if one.name == host), host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as attempt:
-        # As libzmq does: connections that are closing do not count.
-        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kind = socket.SOCK_DGRAM if scheme == "udp" else socket.SOCK_STREAM
+    with socket.socket(family, kind) as attempt:
+        if scheme == "tcp" or is_shared:
+            # As libzmq does: connections that are closing do not count. Datagrams have none.
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared and hasattr(socket, "SO_REUSEPORT"):
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             attempt.bind((host, int(port)))
-            attempt.listen(1)
+            if scheme == "tcp":
+                attempt.listen(1)
         except socket.gaierror:
             return errno.EADDRNOTAVAIL
         except OSError as error:
@@ -313,17 +368,18 @@ def bind_problem(endpoint: str) -> int:
     return 0
 
 
-def holder_of(port: int) -> str:
+def holder_of(port: int, scheme: str = "tcp") -> str:
     """The process that listens on a port, as far as this system and user can tell."""
     inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for table in (f"/proc/net/{scheme}", f"/proc/net/{scheme}6"):
         try:
             lines = Path(table).read_text().splitlines()[1:]
         except OSError:
             continue
         for fields in map(str.split, lines):
-            # State 0A is LISTEN; the address ends with the port in hexadecimal.
-            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+            # The state is LISTEN, or that of every bound UDP socket; the address ends with the port in
+            # hexadecimal.
+            if fields[3] == LISTENING[scheme] and int(fields[1].rpartition(":")[2], 16) == port:
                 inodes.add(f"socket:[{fields[9]}]")
     if not inodes:
         return ""

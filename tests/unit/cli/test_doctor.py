@@ -14,6 +14,7 @@ import pytest
 
 from polybus import config
 from polybus.cli import doctor
+from polybus.client.discovery import Listener
 
 PORTS_OFF = dict.fromkeys(config.PORTS, -1)
 
@@ -34,6 +35,66 @@ def test_a_port_and_its_holder() -> None:
     (found,) = doctor.check_ports(settings, None)
     assert (found.mark, found.found) == (doctor.OK, f"tcp://127.0.0.1:{port} is free")
     assert doctor.holder_of(port) == ""
+
+
+def test_the_udp_port_for_heartbeats_and_its_holder() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        place = f"udp://127.0.0.1:{port}"
+        assert doctor.bind_problem(place) == errno.EADDRINUSE
+        overrides = {**PORTS_OFF, "dbp.port": 0, "dbp.udp": port, "beacon.enabled": False}
+        settings = config.load(overrides=overrides, environ={})
+        (found,) = doctor.check_udp_ports(settings, None)
+        assert (found.check, found.mark) == ("dbp.udp", doctor.FAIL)
+        assert f"{place} is in use" in found.found
+        if Path("/proc/net/udp").exists():
+            assert f"process {os.getpid()} " in found.found
+        assert "POLYBUS_DBP_UDP" in found.advice
+        (found,) = doctor.check_udp_ports(settings, {"endpoints": {}})
+        assert found.mark == doctor.WARN
+        (found,) = doctor.check_udp_ports(settings, {"endpoints": {"dbp.udp": place}})
+        assert (found.mark, found.found) == (doctor.OK, f"{place} belongs to the broker")
+    (found,) = doctor.check_udp_ports(settings, None)
+    assert (found.mark, found.found) == (doctor.OK, f"{place} is free")
+
+
+def test_the_udp_port_is_that_of_dbp_if_it_has_none_of_its_own() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        for dbp in (port, f"tcp://127.0.0.1:{port}"):
+            overrides = {**PORTS_OFF, "dbp.port": dbp, "dbp.udp": "", "beacon.enabled": False}
+            settings = config.load(overrides=overrides, environ={})
+            (found,) = doctor.check_udp_ports(settings, None)
+            assert (found.check, found.mark) == ("dbp.udp", doctor.FAIL)
+            # The TCP port of the same number is free.
+            assert [each.check for each in doctor.check_ports(settings, None)] == ["dbp.port"]
+
+
+@pytest.mark.parametrize("name", ["beacon.port", "dbp.broadcast_port"])
+def test_udp_ports_that_programs_listen_on_together(name: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("", 0))
+        port = taken.getsockname()[1]
+        others = {"dbp.broadcast_port": 0, name: port}
+        overrides = {**PORTS_OFF, "dbp.port": 0, **others}
+        settings = config.load(overrides=overrides, environ={})
+        found = {each.check: each for each in doctor.check_udp_ports(settings, None)}[name]
+        # The broker works without: it only sends there.
+        assert found.mark == doctor.WARN
+        assert f"udp://*:{port} is in use" in found.found
+        assert "programs on this machine cannot" in found.found
+    with Listener(port):
+        found = {each.check: each for each in doctor.check_udp_ports(settings, None)}[name]
+        assert found.mark == doctor.OK
+
+
+def test_no_udp_port_is_looked_at_that_nobody_uses() -> None:
+    settings = config.load(overrides=PORTS_OFF, environ={})
+    assert list(doctor.check_udp_ports(settings, None)) == []
+    settings = config.load(overrides=config.any_free_ports(), environ={})
+    assert list(doctor.check_udp_ports(settings, None)) == []
 
 
 def test_an_address_that_is_not_ours() -> None:
