@@ -157,7 +157,9 @@ def _wrong_queue(pattern: str, queue: object, sources: Sources) -> Iterator[str]
     try:
         msgspec.convert(pattern, QueuePattern)
     except msgspec.ValidationError:
-        yield f"[{title}], from {sources.file}, is not allowed: the name of a queue takes 1 to 255 characters."
+        yield (
+            f"[{title}], from {sources.file}, is not allowed: the name of a queue takes 1 to 255 characters."
+        )
         return
     section = mistakes.Section(title, f"{QUEUES}.{pattern}", QueueSettings)
     yield from mistakes.in_section(section, queue, sources, ())

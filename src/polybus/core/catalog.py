@@ -68,7 +68,7 @@ def _why_not(bus: Bus, event: events.Register, held: Node | None, now: float) ->
     if event.name in bus.catalog.claims:
         reasons.append(f"somebody else asks for the name {name!r} at this moment; try again later")
     elif held is not None and not _same_node(held, event) and leases.is_alive(held, now):
-        reasons.append(_taken(held))
+        reasons.append(_taken(bus, held, now))
     if held is None and len(bus.nodes) >= bus.limits.nodes:
         reasons.append(f"the catalog is full: {bus.limits.nodes} nodes are registered")
     if event.serves is not None and event.name.startswith(BUILT_IN):
@@ -78,9 +78,27 @@ def _why_not(bus: Bus, event: events.Register, held: Node | None, now: float) ->
     return reasons
 
 
-def _taken(held: Node) -> str:
-    where = f", at {held.info['ip']}:{held.info.get('port')}" if held.info.get("ip") else ""
-    return f"the name {held.name.decode(errors='replace')!r} is taken by a node that is alive{where}"
+def _taken(bus: Bus, held: Node, now: float) -> str:
+    name = held.name.decode(errors="replace")
+    place = _place(held)
+    return (
+        f"the name {name!r} is taken by a node that is alive{', at ' + place if place else ''}; "
+        f"{_lease(bus, held, now)}; choose another name, or register when that node is gone"
+    )
+
+
+def _place(node: Node) -> str:
+    """Where the node said that it is; empty if it did not."""
+    return f"{node.info['ip']}:{node.info.get('port')}" if node.info.get("ip") else ""
+
+
+def _lease(bus: Bus, node: Node, now: float) -> str:
+    left_s = leases.left_s(bus, node, now)
+    if left_s == inf:
+        return "its lease does not end by itself"
+    if left_s <= 0:
+        return "its lease is about to end"
+    return f"its lease ends in {left_s:.1f} s unless the node is heard of"
 
 
 def _same_node(held: Node, event: events.Register) -> bool:
@@ -118,7 +136,7 @@ def settle_claims(bus: Bus, now: float) -> None:
         if held is not None and worker_of(held) is not None:
             if leases.seen_at(held) > claim.since:
                 del catalog.claims[name]
-                _deny(bus, claim.event, [_taken(held)], now)
+                _deny(bus, claim.event, [_taken(bus, held, now)], now)
                 continue
             if now < claim.until:
                 if now >= claim.again_at:
@@ -253,7 +271,9 @@ def _acknowledge_update(bus: Bus, node: Node, event: events.UpdateNode, now: flo
 def on_beat(bus: Bus, event: events.NodeBeat, now: float) -> None:
     node = bus.nodes.get(event.name)
     if node is None:
-        bus.actions.append(Dismiss(event.node, event.voice, "unknown_node"))
+        name = event.name.decode(errors="replace")
+        reason = f"a heartbeat for {name!r}, but no node is registered so; it must register first"
+        bus.actions.append(Dismiss(event.node, event.voice, reason))
         return
     claim = bus.catalog.claims.get(event.name)
     if claim is not None and claim.event.node == event.node:
@@ -268,7 +288,8 @@ def on_beat(bus: Bus, event: events.NodeBeat, now: float) -> None:
         if node.serves is not None and worker_of(node) is None:
             _serve(bus, node, now)
         # A node whose connection broke and came back as another one registers again when it hears this.
-        bus.actions.append(Dismiss(event.node, event.voice, "another connection registered this name"))
+        reason = f"a heartbeat, but {_not_yours(bus, node, now)}"
+        bus.actions.append(Dismiss(event.node, event.voice, reason))
         return
     node.unplugged = False
     if node.serves is not None and node.admitted and worker_of(node) is None:
@@ -335,9 +356,13 @@ def _doubt(bus: Bus, node: Node, event: events.UpdateNode | events.NodeLeft, now
     catalog = bus.catalog
     if node.serves is not None and not node.serves.endpoint:
         # It is called on that connection. If it lost it, it has to register again anyway.
-        _refuse(bus, event, (_not_yours(node),), now)
+        _refuse(bus, event, (_not_yours(bus, node, now),), now)
     elif node.name in catalog.unproven:
-        _refuse(bus, event, (f"{_not_yours(node)}; try again later",), now)
+        reason = (
+            f"{_not_yours(bus, node, now)}; the broker is finding out whether it is open, because of another "
+            "message like this: try again in a second"
+        )
+        _refuse(bus, event, (reason,), now)
     elif node.unplugged:
         _take_unproven(bus, node, event, now)
     else:
@@ -357,7 +382,8 @@ def _settle_unproven(bus: Bus, now: float) -> None:
             continue
         del catalog.unproven[name]
         if node is not None:
-            _refuse(bus, unproven.event, (_not_yours(node),), now)
+            reason = f"{_not_yours(bus, node, now)}; it is open"
+            _refuse(bus, unproven.event, (reason,), now)
         elif isinstance(unproven.event, events.UpdateNode):
             on_update(bus, unproven.event, now)
 
@@ -369,10 +395,9 @@ def _take_unproven(bus: Bus, node: Node, event: events.UpdateNode | events.NodeL
     elif event.missing:
         _refuse(bus, event, event.missing, now)
     elif event.moves:
-        name = node.name.decode(errors="replace")
         reason = (
-            f"only the connection that registered {name!r} may change where it is reached, how it is called "
-            "or how often it beats; register again"
+            f"{_not_yours(bus, node, now)}; it is closed, so others may change the description of the node, "
+            "but not where it is reached, how it is called or how often it beats"
         )
         _refuse(bus, event, (reason,), now)
     else:
@@ -380,9 +405,26 @@ def _take_unproven(bus: Bus, node: Node, event: events.UpdateNode | events.NodeL
         _acknowledge_update(bus, node, event, now)
 
 
-def _not_yours(node: Node) -> str:
+def _not_yours(bus: Bus, node: Node, now: float) -> str:
+    """Who holds a name, how and for how long, and what whoever wants to speak for it can do."""
     name = node.name.decode(errors="replace")
-    return f"the name {name!r} was registered by another connection, and only that one may change or end it"
+    place, serves = _place(node), node.serves
+    if serves is None:
+        called = "is not called"
+    elif serves.endpoint:
+        called = f"is called at {serves.endpoint}"
+    elif is_mute(node):
+        called = "was called on that connection, which is closed"
+    else:
+        called = "is called on that connection"
+    again = "or register again when the lease has ended"
+    if place:
+        again = f"or register again with ip and port {place}, which have the name at once if it is closed"
+    return (
+        f"the name {name!r} was registered by another connection, {now - node.registered_at:.1f} s ago"
+        f"{' for ' + place if place else ''}; the node {called}; {_lease(bus, node, now)}. "
+        f"Only that connection speaks for the node: send this there, {again}"
+    )
 
 
 def _refuse(

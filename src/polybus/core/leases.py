@@ -273,6 +273,13 @@ def _lapses_after_s(bus: Bus, node: Node) -> float:
     return lease_s if worker is None else max(lease_s, workers.silence_s(worker))
 
 
+def left_s(bus: Bus, node: Node, now: float) -> float:
+    """How long a lease lasts if nothing is heard of the node; a lease without heartbeats has no end."""
+    if node.heartbeat_s <= 0:
+        return inf
+    return seen_at(node) + _lapses_after_s(bus, node) - now
+
+
 def say_goodbye(bus: Bus, node: Node, now: float) -> None:
     """Another connection said that the node leaves: the node is asked, and stays if it answers."""
     node.goodbye_at = now

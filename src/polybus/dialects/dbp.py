@@ -87,13 +87,15 @@ class Dbp:
         outbound_link: int | None = None,
         default_heartbeat_s: float = 0.0,
         broker: bytes = b"polybus",
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         """`wall` tells the time of day; `outbound_link` is the link on which `Dial` connects, without which
         services that are called at their own address are listed but not called; `default_heartbeat_s` is for
-        registrations that name no heartbeat: such nodes are asked that often, 0 meaning never."""
+        registrations that name no heartbeat: such nodes are asked that often, 0 meaning never;
+        `tell` gets why a conversation is ended, which DISCONNECT cannot say."""
         self._bus = bus
         self._strict = strict
-        self._ended = Ended()
+        self._ended = Ended(tell)
         self._outbound_link = outbound_link
         self._default_heartbeat_s = default_heartbeat_s
         # What the broker tells about itself to those who found it by its beacon.

@@ -10,8 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from polybus.core.actions import Acknowledge, Answer, Approve, Ask, Beat, Deny, Dismiss, Refuse
+from polybus.core.actions import (
+    HEARTBEAT_MISSED,
+    UNKNOWN_WORKER,
+    Acknowledge,
+    Answer,
+    Approve,
+    Ask,
+    Beat,
+    Deny,
+    Dismiss,
+    Refuse,
+)
 from polybus.core.model import Address, Request, Worker
+from polybus.core.views import peer_name
 from polybus.dialects.crossing import error_body, single_frame
 from polybus.dialects.port import Message, Voice
 from polybus.wire import dbp as wire
@@ -24,11 +36,28 @@ Wall = Callable[[], float]
 MAX_ENDED: Final = 10_000
 
 
-class Ended:
-    """Peers that are sent nothing more until they register."""
+# What the core's words for the end of a conversation mean for a DBP peer.
+REASONS: Final = {
+    UNKNOWN_WORKER: "a sign of life without a registration on this connection; it must register first",
+    HEARTBEAT_MISSED: "its heartbeats are missing and it does not answer",
+}
+# Everybody is told goodbye when the broker stops, which is in the log anyway.
+SHUTDOWN: Final = "shutdown"
 
-    def __init__(self) -> None:
+
+class Ended:
+    """Peers that are sent nothing more until they register.
+
+    DISCONNECT has no frame for a reason, so `tell` gets it, for the log.
+    """
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
         self._peers: dict[Address, None] = {}
+        self._tell = tell
+
+    def explain(self, peer: Address, reason: str) -> None:
+        if self._tell is not None and reason != SHUTDOWN:
+            self._tell(f"DISCONNECT to the DBP peer {peer_name(peer)}: {REASONS.get(reason, reason)}")
 
     def __contains__(self, peer: Address) -> bool:
         return peer in self._peers
@@ -96,6 +125,7 @@ class NodeVoice(Voice):
         if action.peer in self._ended:
             return None
         self._ended.add(action.peer)
+        self._ended.explain(action.peer, action.reason)
         tail = wire.write_disconnect(self._wall(), self._form, strict=self._strict)
         return [action.peer[1], *self._lead, *tail]
 

@@ -27,6 +27,7 @@ from polybus.server.bridge import Bridges
 from polybus.server.effects import Publication
 from polybus.server.links import Link, bind, make_socket
 from polybus.server.subscribers import Subscribers
+from polybus.telemetry import logs
 
 # What an XSUB sends to get every publication, and the first byte of a subscription.
 SUBSCRIBE_ALL = b"\x01"
@@ -164,5 +165,6 @@ def _dialects(
             outbound_link=outbound_link,
             default_heartbeat_s=dbp.heartbeat_s,
             broker=settings.broker.name.encode(),
+            tell=logs.Rare(),
         ),
     }

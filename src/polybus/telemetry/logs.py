@@ -16,7 +16,9 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Final, Literal
 
 import msgspec
@@ -67,6 +69,31 @@ def log(
     who = logger.replace(".", " ") if logger not in _MAIN else "polybus"
     told = f"{time.strftime('%H:%M:%S')} {who}: {text}\n"
     _write((told + _traceback(error) if error is not None else told).encode("utf-8", "replace"))
+
+
+class Rare:
+    """Warnings that anybody on the network can cause: one in `every_s` is written, the others are counted."""
+
+    def __init__(
+        self,
+        every_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+        write: Callable[[str, str], None] = log,
+    ) -> None:
+        self._every_s = every_s
+        self._clock = clock
+        self._write = write
+        self._next_at = -inf
+        self._untold = 0
+
+    def __call__(self, text: str) -> None:
+        now = self._clock()
+        if now < self._next_at:
+            self._untold += 1
+            return
+        before = f" ({self._untold} others like this were not logged)" if self._untold else ""
+        self._next_at, self._untold = now + self._every_s, 0
+        self._write(f"{text}{before}", "warning")
 
 
 # The main program of its process, which people know by the name of them all.

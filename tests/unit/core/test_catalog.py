@@ -100,7 +100,8 @@ def test_a_lease_without_heartbeats_has_no_end() -> None:
 def test_a_beat_of_an_unknown_node_is_dismissed() -> None:
     stage = Stage()
     beat(stage, "never")
-    assert stage.one(act.Dismiss).reason == "unknown_node"
+    reason = "a heartbeat for 'never', but no node is registered so; it must register first"
+    assert stage.one(act.Dismiss).reason == reason
 
 
 def test_a_node_gives_its_lease_back() -> None:
@@ -205,6 +206,68 @@ def test_an_update_of_an_unknown_node_is_denied() -> None:
     assert "register first" in stage.one(act.Deny).reasons[0]
 
 
+def reason_of_update(stage: Stage, **changes: Any) -> str:
+    stage.do(events.UpdateNode(node("stranger"), "stranger", b"n", {}, **changes))
+    (reason,) = stage.one(act.Deny).reasons
+    return reason
+
+
+def test_an_update_for_a_node_on_a_closed_connection_says_who_holds_the_name_and_what_to_do() -> None:
+    stage = Stage()
+    register(stage, serves=serving())
+    stage.wait(0.5)
+    stage.taken.clear()
+    assert reason_of_update(stage) == (
+        "the name 'n' was registered by another connection, 0.5 s ago for 10.0.0.1:1; the node is called on "
+        "that connection; its lease ends in 3.5 s unless the node is heard of. Only that connection speaks "
+        "for the node: send this there, or register again with ip and port 10.0.0.1:1, which have the name "
+        "at once if it is closed"
+    )
+    stage.do(events.Unasked(node("peer")))
+    stage.nothing()
+    assert "the node was called on that connection, which is closed; " in reason_of_update(stage)
+    # What the reason advises works.
+    register(stage, at="stranger", serves=serving(at="stranger"))
+    assert stage.one(act.Approve).node == node("stranger")
+
+
+def test_what_is_said_of_a_lease() -> None:
+    stage = Stage()
+    register(stage, heartbeat_s=0.0, facts={}, serves=serving())
+    stage.nothing()
+    reason = reason_of_update(stage)
+    assert "; its lease does not end by itself. " in reason
+    assert reason.endswith("send this there, or register again when the lease has ended")
+
+
+def test_what_is_said_while_the_broker_finds_out_whether_a_connection_is_open() -> None:
+    stage = Stage()
+    register(stage, serves=dialled())
+    stage.nothing()
+    stage.do(events.UpdateNode(node("stranger"), "stranger", b"n", {}))
+    reason = reason_of_update(stage)
+    assert "the node is called at tcp://10.0.0.1:1; " in reason
+    assert reason.endswith("message like this: try again in a second")
+    stage.nothing()
+    stage.wait(1.0)
+    (reason,) = stage.one(act.Deny).reasons
+    assert reason.endswith("if it is closed; it is open")
+    stage.do(events.UpdateNode(node("stranger"), "stranger", b"n", {}, moves=True))
+    stage.nothing()
+    stage.do(events.Unasked(node("peer")))
+    (reason,) = stage.one(act.Deny).reasons
+    assert "; it is closed, so others may change the description of the node, but not where it is" in reason
+
+
+def test_a_heartbeat_over_another_connection_is_dismissed_with_the_holder() -> None:
+    stage = Stage()
+    register(stage, serves=serving())
+    stage.nothing()
+    beat(stage, at="stranger")
+    reason = stage.one(act.Dismiss).reason
+    assert reason.startswith("a heartbeat, but the name 'n' was registered by another connection, ")
+
+
 # -- nodes that serve ---------------------------------------------------------------------------------
 
 
@@ -286,7 +349,10 @@ def test_a_holder_that_speaks_up_keeps_its_name() -> None:
     stage.do(events.Heard(node("old"), "old"))
     stage.wait(0.3)
     (reason,) = stage.one(act.Deny).reasons
-    assert reason == "the name 'n' is taken by a node that is alive, at 10.0.0.1:1"
+    assert reason == (
+        "the name 'n' is taken by a node that is alive, at 10.0.0.1:1; its lease ends in 3.8 s unless the "
+        "node is heard of; choose another name, or register when that node is gone"
+    )
     assert set(stage.bus.workers) == {worker("old")}
     register(stage, at="new", serves=serving(at="new"))
     register(stage, at="third", serves=serving(at="third"))

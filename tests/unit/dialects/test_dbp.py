@@ -7,6 +7,7 @@ import json
 import pytest
 
 from polybus.core import events
+from polybus.core.actions import Dismiss
 from polybus.core.model import Limits
 from support.network import DBP, DOUBLE, FLOAT, MDP, TEXT, Network
 
@@ -567,3 +568,61 @@ def test_a_heartbeat_over_another_connection_does_not_count(net: Network, transp
         assert net.reply(foe) == BYE
     assert net.forgotten == [b"Gondor"]
     assert net.info() == {}
+
+
+# -- why a conversation ends ------------------------------------------------------------------
+
+
+@pytest.mark.conforms("DBP-13")
+@pytest.mark.parametrize(("strict", "rest"), [(False, [b""]), (True, [])])
+def test_why_a_stranger_is_disconnected_is_told_to_the_log_and_not_to_him(
+    strict: bool, rest: list[bytes]
+) -> None:
+    told: list[str] = []
+    net = Network(strict=strict, tell=told.append)
+    net.serve(b"s", "Gondor")
+    net.say(b"foe", b"<3", b"Gondor")
+    # The document's DISCONNECT has no frame for a reason.
+    assert net.replies(b"foe") == [[b"</3", FLOAT, *rest]]
+    net.say(b"who", b"<3", b"Mordor")
+    net.say(b"pale", b"u.u")
+    assert len(told) == 3
+    assert told[0].startswith(
+        "DISCONNECT to the DBP peer foe: a heartbeat, but the name 'Gondor' was registered by another "
+    )
+    assert told[1] == (
+        "DISCONNECT to the DBP peer who: a heartbeat for 'Mordor', but no node is registered so; "
+        "it must register first"
+    )
+    assert told[2] == (
+        "DISCONNECT to the DBP peer pale: a sign of life without a registration on this connection; "
+        "it must register first"
+    )
+    # Whoever goes on is told nothing more, and neither is the log.
+    net.say(b"foe", b"<3", b"Gondor")
+    assert net.replies(b"foe") == []
+    assert len(told) == 3
+
+
+def test_a_goodbye_of_the_broker_is_not_explained() -> None:
+    told: list[str] = []
+    net = Network(tell=told.append)
+    net.serve(b"s", "Gondor")
+    (worker,) = net.bus.workers.values()
+    net.bus.actions.append(Dismiss(worker.address, worker.voice, "shutdown"))
+    net.info()
+    assert net.replies(b"s") == [BYE]
+    assert told == []
+
+
+def test_an_update_for_a_service_whose_socket_is_closed_says_what_to_do(net: Network) -> None:
+    net.serve(b"s", "Gondor")
+    (worker,) = net.bus.workers
+    net.handle(events.Unasked(worker))
+    net.say(b"anew", b"UoU", json.dumps({"name": "Gondor", "function": "f"}).encode())
+    command, _, reason = net.reply(b"anew")
+    assert command == b"OmO"
+    assert b"the node was called on that connection, which is closed; its lease ends in 4.0 s" in reason
+    assert b"register again with ip and port 10.0.0.7:5247, which have the name at once" in reason
+    # So it is.
+    net.serve(b"anew", "Gondor")

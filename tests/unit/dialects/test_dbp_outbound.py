@@ -328,7 +328,7 @@ def test_while_the_registering_connection_is_open_nobody_else_updates(net: Netwo
     net.original(b"s", "Rohan")
     net.say(b"foe", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
     net.say(b"foe-2", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
-    assert b"try again later" in net.reply(b"foe-2")[2]
+    assert b"try again in a second" in net.reply(b"foe-2")[2]
     assert net.replies(b"foe") == []
     net.wait(1.0)
     command, _, reason = net.reply(b"foe")

@@ -93,3 +93,18 @@ def test_the_trace_is_named_if_there_is_one(capfd: pytest.CaptureFixture[str]) -
     assert inside["trace_id"] == format(context.trace_id, "032x")
     assert inside["span_id"] == format(context.span_id, "016x")
     assert "trace_id" not in outside
+
+
+def test_what_anybody_can_cause_is_logged_rarely() -> None:
+    now = [0.0]
+    written: list[tuple[str, str]] = []
+    rare = logs.Rare(10.0, lambda: now[0], lambda text, level: written.append((text, level)))
+    for text in ("a", "b", "c"):
+        rare(text)
+    assert written == [("a", "warning")]
+    now[0] = 10.0
+    rare("d")
+    assert written[1:] == [("d (2 others like this were not logged)", "warning")]
+    now[0] = 20.0
+    rare("e")
+    assert written[2:] == [("e", "warning")]
