@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -310,7 +311,12 @@ def test_what_the_broker_knows(commands: Commands, broker: Served) -> None:
         assert {row["service"] for row in json.loads(commands.ok(broker, "queues", "--json"))} >= {"hello"}
         assert b"free slots" in commands.ok(broker, "queues")
         assert json.loads(commands.ok(broker, "status", "--json"))["state"] == "serving"
-        assert b"serving" in commands.ok(broker, "status")
+        status = commands.ok(broker, "status").decode()
+        assert "serving" in status
+        # Every line is in the group that it belongs to.
+        assert "\nothers\n" not in status
+        waiting = status.partition("\nclients and answers that wait for them\n")[2].partition("\n\n")[0]
+        assert re.search(r"^  pending messages +0 answers$", waiting, re.MULTILINE)
     assert json.loads(commands.ok(broker, "nodes", "--json")) == []
     admin = broker.endpoints["admin.port"]
     by_address = commands.run("services", "--admin", admin, "--json")

@@ -14,20 +14,14 @@ STATUS_EXAMPLES = examples("polybus status", "polybus status --json")
 
 def status(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) -> None:
     """Show how the broker is: its state, its store, what it holds, and what happened since it started."""
-    from polybus.cli.output import print_json, print_table
-    from polybus.cli.output import span as write
+    from polybus.cli.output import print_json
+    from polybus.cli.status import show as show_status
 
     answer: Row = ask(admin, data_dir, "status")
     if json_:
         print_json(answer)
-        return
-    lines: list[tuple[str, object]] = [
-        (words.replace("_", " "), write(value) if words == "up_s" else value)
-        for words, value in answer.items()
-        if not isinstance(value, dict | list)
-    ]
-    lines += [(name, endpoint) for name, endpoint in answer["endpoints"].items()]
-    print_table(("", ""), lines)
+    else:
+        show_status(answer)
 
 
 SERVICES_EXAMPLES = examples("polybus services", "polybus services --json")

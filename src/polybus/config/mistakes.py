@@ -132,8 +132,8 @@ def allowed(option: str, kind: inspect.Type) -> str:
         case inspect.StrType():
             return f"text{_length(kind)}"
         case inspect.VarTupleType(item):
-            words = allowed("", item).removeprefix("text")
-            return f'a list of texts{words}: ["a", "b"] in the file, a,b in the environment and after --set'
+            length = allowed("", item).removeprefix("text")
+            return f'a list of texts{length}: ["a", "b"] in the file, a,b in the environment and after --set'
         case inspect.UnionType(types):
             words = [allowed(option, one) for one in types if not isinstance(one, inspect.NoneType)]
             return " or ".join(words)

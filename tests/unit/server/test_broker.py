@@ -16,6 +16,8 @@ import pytest
 import zmq
 
 from polybus import config
+from polybus.cli.status import OTHERS, groups
+from polybus.client.admin import AdminClient
 from polybus.core.model import Limits
 from polybus.errors import ConfigError
 from polybus.server import links
@@ -84,6 +86,16 @@ def test_every_port_is_named_and_written_down(tmp_path: Path) -> None:
         written = json.loads((tmp_path / ENDPOINTS_FILE).read_text())
         assert written == {"pid": os.getpid(), "endpoints": local.endpoints}
     assert not (tmp_path / ENDPOINTS_FILE).exists()
+
+
+def test_every_field_of_the_status_has_its_group(tmp_path: Path) -> None:
+    with (
+        LocalBroker(tmp_path, **{"bridge.name": "named"}) as local,
+        AdminClient(local.endpoints["admin.port"], patient(5)) as admin,
+    ):
+        headings = dict(groups(admin.ask("status")))
+    assert {"requests", "bridges", "journal and archiver", "endpoints"} <= set(headings)
+    assert OTHERS not in headings
 
 
 def test_ports_may_be_off(tmp_path: Path) -> None:
