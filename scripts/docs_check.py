@@ -1,9 +1,11 @@
-"""Checks that what the documents point to exists: files, headings, and make targets."""
+"""Checks that what the documents point to exists (files, headings, make targets), and that the glossary
+explains each word once."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -14,6 +16,10 @@ HEADING = re.compile(r"^#+\s+(.*?)\s*#*$", re.MULTILINE)
 TARGET = re.compile(r"^([a-z][a-z-]*):", re.MULTILINE)
 # `make x` in backticks, or at the beginning of a line of a code block.
 COMMAND = re.compile(r"(?:`|^\$?\s*)make ([a-z][a-z-]*)", re.MULTILINE)
+# The words that a row of the glossary explains are bold, in its first cell.
+GLOSSARY = "docs/glossary.md"
+ROW = re.compile(r"^\| (\*\*.*?) \|", re.MULTILINE)
+BOLD = re.compile(r"\*\*(.+?)\*\*")
 
 
 def documents() -> list[Path]:
@@ -41,10 +47,17 @@ def check(path: Path, targets: set[str]) -> list[str]:
     return [f"{path.relative_to(ROOT)}: {problem}" for problem in problems]
 
 
+def repeated_words(text: str) -> list[str]:
+    """Words that the glossary explains more than once."""
+    words = Counter(word for row in ROW.findall(text) for word in BOLD.findall(row))
+    return [f"{GLOSSARY}: {word!r} is explained {count} times" for word, count in words.items() if count > 1]
+
+
 def main() -> int:
     targets = set(TARGET.findall((ROOT / "Makefile").read_text(encoding="utf-8")))
     checked = documents()
     problems = [problem for path in checked for problem in check(path, targets)]
+    problems += repeated_words((ROOT / GLOSSARY).read_text(encoding="utf-8"))
     for problem in problems:
         print(problem)
     print(f"documents: {len(checked)} checked, {len(problems)} problems")

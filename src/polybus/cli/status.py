@@ -102,9 +102,11 @@ def line(name: str, value: Any, unit: str) -> Line:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return Line(words, str(value))
     if name.endswith("_s"):
-        return Line(words.removesuffix(" s"), *span(value).rsplit(" ", 1), is_number=True)
+        number, _, time_unit = span(value).partition(" ")
+        return Line(words.removesuffix(" s"), number, time_unit, is_number=True)
     if name.endswith("_bytes"):
-        return Line(words, *size(value), is_number=True)
+        number, size_unit = size(value)
+        return Line(words, number, size_unit, is_number=True)
     return Line(words, f"{value:,}", unit, is_number=True)
 
 
