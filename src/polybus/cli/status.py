@@ -60,6 +60,8 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "traces": {"spans_open": "spans", "spans_skipped": "spans"},
 }  # fmt: skip
+# Fields whose own name says too little.
+LABELS: Final = {"pid": "process", "drain_s": "drains at most"}
 REFUSALS: Final = "refusals"
 ENDPOINTS: Final = "endpoints"
 OTHERS: Final = "others"
@@ -94,9 +96,10 @@ def groups(answer: Mapping[str, Any]) -> Iterator[tuple[str, list[Line]]]:
 
 
 def line(name: str, value: Any, unit: str) -> Line:
-    words = name.replace("_", " ")
+    words = LABELS.get(name, name.replace("_", " "))
     if name == "pid":
-        return Line("process", str(value))
+        # It is a name and counts nothing.
+        return Line(words, str(value))
     if isinstance(value, list | tuple):
         return Line(words, ", ".join(map(str, value)) or "–")
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -359,8 +359,8 @@ def _doubt(bus: Bus, node: Node, event: events.UpdateNode | events.NodeLeft, now
         _refuse(bus, event, (_not_yours(bus, node, now),), now)
     elif node.name in catalog.unproven:
         reason = (
-            f"{_not_yours(bus, node, now)}; the broker is finding out whether it is open, because of another "
-            "message like this: try again in a second"
+            f"{_not_yours(bus, node, now)}; the broker is finding out whether that one is open, because of "
+            "another message like this: try again in a second"
         )
         _refuse(bus, event, (reason,), now)
     elif node.unplugged:
@@ -382,7 +382,7 @@ def _settle_unproven(bus: Bus, now: float) -> None:
             continue
         del catalog.unproven[name]
         if node is not None:
-            reason = f"{_not_yours(bus, node, now)}; it is open"
+            reason = f"{_not_yours(bus, node, now)}; that one is open"
             _refuse(bus, unproven.event, (reason,), now)
         elif isinstance(unproven.event, events.UpdateNode):
             on_update(bus, unproven.event, now)
@@ -396,8 +396,8 @@ def _take_unproven(bus: Bus, node: Node, event: events.UpdateNode | events.NodeL
         _refuse(bus, event, event.missing, now)
     elif event.moves:
         reason = (
-            f"{_not_yours(bus, node, now)}; it is closed, so others may change the description of the node, "
-            "but not where it is reached, how it is called or how often it beats"
+            f"{_not_yours(bus, node, now)}; that one is closed, so others may change the description of the "
+            "node, but not where it is reached, how it is called or how often it beats"
         )
         _refuse(bus, event, (reason,), now)
     else:
@@ -419,7 +419,7 @@ def _not_yours(bus: Bus, node: Node, now: float) -> str:
         called = "is called on that connection"
     again = "or register again when the lease has ended"
     if place:
-        again = f"or register again with ip and port {place}, which have the name at once if it is closed"
+        again = f"or register again with {place} as ip and port, which gets the name if that one is closed"
     return (
         f"the name {name!r} was registered by another connection, {now - node.registered_at:.1f} s ago"
         f"{' for ' + place if place else ''}; the node {called}; {_lease(bus, node, now)}. "

@@ -220,8 +220,8 @@ def test_an_update_for_a_node_on_a_closed_connection_says_who_holds_the_name_and
     assert reason_of_update(stage) == (
         "the name 'n' was registered by another connection, 0.5 s ago for 10.0.0.1:1; the node is called on "
         "that connection; its lease ends in 3.5 s unless the node is heard of. Only that connection speaks "
-        "for the node: send this there, or register again with ip and port 10.0.0.1:1, which have the name "
-        "at once if it is closed"
+        "for the node: send this there, or register again with 10.0.0.1:1 as ip and port, which gets the "
+        "name if that one is closed"
     )
     stage.do(events.Unasked(node("peer")))
     stage.nothing()
@@ -251,12 +251,15 @@ def test_what_is_said_while_the_broker_finds_out_whether_a_connection_is_open() 
     stage.nothing()
     stage.wait(1.0)
     (reason,) = stage.one(act.Deny).reasons
-    assert reason.endswith("if it is closed; it is open")
+    assert reason.endswith("if that one is closed; that one is open")
     stage.do(events.UpdateNode(node("stranger"), "stranger", b"n", {}, moves=True))
     stage.nothing()
     stage.do(events.Unasked(node("peer")))
     (reason,) = stage.one(act.Deny).reasons
-    assert "; it is closed, so others may change the description of the node, but not where it is" in reason
+    assert (
+        "; that one is closed, so others may change the description of the node, but not where it is"
+        in reason
+    )
 
 
 def test_a_heartbeat_over_another_connection_is_dismissed_with_the_holder() -> None:

@@ -623,6 +623,6 @@ def test_an_update_for_a_service_whose_socket_is_closed_says_what_to_do(net: Net
     command, _, reason = net.reply(b"anew")
     assert command == b"OmO"
     assert b"the node was called on that connection, which is closed; its lease ends in 4.0 s" in reason
-    assert b"register again with ip and port 10.0.0.7:5247, which have the name at once" in reason
+    assert b"register again with 10.0.0.7:5247 as ip and port, which gets the name" in reason
     # So it is.
     net.serve(b"anew", "Gondor")
