@@ -37,7 +37,7 @@ from polybus.runtime.watching import LOOK_EVERY_S, Watcher
 
 # What a wait status says of a child that was killed; for those whose end nobody could see.
 KILLED: Final = int(signal.SIGKILL)
-# A fork server that lives shorter than this did not stay alive. One of them may have been killed from outside;
+# A fork server that lives shorter than this did not stay alive. One may have been killed from outside;
 # so many in a row are a fault that another one would meet as well.
 SHORT_LIFE_S: Final = 0.5
 SHORT_LIVES: Final = 3
