@@ -135,3 +135,71 @@ def test_handlers_of_twelve_and_sixty_seconds_with_the_usual_intervals() -> None
         assert totals["replied"] == len(cases)
         assert totals["answers_lost"] == 0
         assert all(client.get(0.1) is None for client in clients.values())
+
+
+# eMQP has no word for it, and a DBP name has one worker.
+@pytest.mark.parametrize("dialect", ["ebus", "mdp1", "mdp2", "mdr"])
+def test_a_worker_whose_request_another_one_answered_is_sent_away_once(dialect: str) -> None:
+    talk = talks(BEAT_S)[dialect]
+    service = f"{dialect}-2-0".encode()
+
+    def is_request(frames: list[bytes]) -> bool:
+        return talk.request(frames) is not None
+
+    with (
+        LiveBroker(SETTINGS) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port]) as first,
+    ):
+        for frames in talk.hello(service):
+            first.send(*frames)
+        wait_for(lambda: broker.has_workers(service.decode()))
+        ask(client, dialect, 2, 0)
+        held = talk.request(first.recv_until(is_request))
+        assert held is not None
+        wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
+        with Peer(broker[talk.port]) as other:
+            for frames in talk.hello(service):
+                other.send(*frames)
+            taken = talk.request(other.recv_until(is_request))
+            assert taken is not None
+            for frames in talk.reply(taken[0], b"fast"):
+                other.send(*frames)
+            assert answer(client, 10.0) == b"fast"
+        # Its handler is done. It has several things to say before it reads what came meanwhile.
+        for frames in talk.reply(held[0], b"slow"):
+            first.send(*frames)
+        first.send(*talk.beat(service))
+        first.send(*talk.beat(service))
+        first.recv_until(talk.is_goodbye)
+        # The next request is behind everything else that the broker had to say to it.
+        wait_for(lambda: not broker.has_workers(service.decode()), 30.0)
+        for frames in talk.hello(service):
+            first.send(*frames)
+        client.send(b"MDRC01", b"\x01", service, b"r2", b"again")
+        heard = []
+        while not is_request(frames := first.recv()):
+            heard.append(frames)
+        assert not [frames for frames in heard if talk.is_goodbye(frames)], "it was sent away again"
+
+
+@pytest.mark.parametrize("dialect", sorted(set(DIALECTS) - {"dbp"}))
+def test_a_silent_worker_is_told_that_the_broker_stops(dialect: str) -> None:
+    talk = talks(BEAT_S)[dialect]
+    service = f"{dialect}-1-0".encode()
+    settings = {**SETTINGS, "broker.drain_s": 0.1}
+    with (
+        LiveBroker(settings) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port]) as worker,
+    ):
+        for frames in talk.hello(service):
+            worker.send(*frames)
+        wait_for(lambda: broker.has_workers(service.decode()))
+        ask(client, dialect, 1, 0)
+        worker.recv_until(lambda frames: talk.request(frames) is not None)
+        wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
+        broker.stop()
+        worker.recv_until(talk.is_goodbye)
+        # It is said once: the connection is closed, so nothing else comes.
+        assert worker.get(BEAT_S) is None

@@ -346,7 +346,8 @@ class Broker:
         for number, publication in self._assembly.served_by_libzmq:
             if names[number] == "ebus.subscribe":
                 self.bus.actions.append(act.Say((number, b""), publication(*FAREWELL)))
-        for worker in list(self.bus.workers.values()):
+        # The silent ones, too: who is only busy reads it when its handler is done.
+        for worker in [*self.bus.workers.values(), *self.bus.silent.values()]:
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
         self._outbox.settle(now)
         unread = self._outbox.pending.messages
