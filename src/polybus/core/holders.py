@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from polybus.core.model import Address
     from polybus.core.tables import Tables
 
-# A worker that was let go is told so again if it still sends messages after this long: the first message to it
-# may have been lost with its connection.
+# A worker that was let go is told so again if it still sends messages after this long: what it was told may
+# have been lost with its connection.
 TOLD_FOR_S: Final = 60.0
 # So many of them are remembered. Who is forgotten may be told twice, and nothing worse.
 MAX_LET_GO: Final = 1_000

@@ -9,7 +9,8 @@ That is a second READY, a READY for `mmi.*` (which the broker answers itself), a
 what begins with no known tag.  A peer that is no worker is sent DISCONNECT for every command but READY and
 DISCONNECT, so that it registers (anew); one that was a worker until it was silent too long is sent it once.
 Its answer to a job that was out when the broker was restarted still counts.  A late answer of a worker is
-none of these: it is dropped and counted, because a broker that gave the request to somebody else meanwhile is no fault of the worker.
+none of these: it is dropped and counted, because a broker that gave the request to somebody else meanwhile
+is no fault of the worker.
 
 A client has no conversation that could end: what it sends and cannot be read is dropped and counted.
 

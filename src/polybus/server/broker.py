@@ -240,6 +240,7 @@ class Broker:
                     tapped_at = now
                     self._admin.expire(now)
                     self._watchers.tick(now)
+                    pending.lost.tick(bus.limits, now)
                     self._jobs.keep_at_most(self.settings.jobs.dead_letters)
             if now >= bridges.next_at:
                 bridges.tick(now)
@@ -350,6 +351,7 @@ class Broker:
         for worker in [*self.bus.workers.values(), *self.bus.silent.values()]:
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
         self._outbox.settle(now)
+        self._outbox.pending.lost.write(self.bus.limits, now)
         unread = self._outbox.pending.messages
         if unread:
             log(
