@@ -6,6 +6,9 @@ is not given again to a worker that is busy with it, and the client hears of not
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +16,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from conformance.live_settings import BEAT_S, DEAD_S, FAST
-from support.live import LiveBroker, Peer, wait_for
+from support.live import POLYBUS, LiveBroker, Peer, wait_for
+from support.patience import patient
 from support.silent_workers import SilentWorker, talks
 
 SETTINGS = {**FAST, "limits.request_ttl_s": 60.0, "dbp.heartbeat_s": BEAT_S}
@@ -203,3 +207,37 @@ def test_a_silent_worker_is_told_that_the_broker_stops(dialect: str) -> None:
         worker.recv_until(talk.is_goodbye)
         # It is said once: the connection is closed, so nothing else comes.
         assert worker.get(BEAT_S) is None
+
+
+def show(broker: LiveBroker, *words: str) -> str:
+    """What a command of the command line prints about the broker."""
+    command = [str(POLYBUS), *words, "--data-dir", str(broker.data_dir)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=patient(30.0)).stdout
+
+
+def test_what_operators_see_of_a_silent_worker() -> None:
+    talk = talks(BEAT_S)["mdr"]
+    with (
+        LiveBroker(SETTINGS) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port], identity=b"sleeper") as worker,
+    ):
+        for frames in talk.hello(b"slow"):
+            worker.send(*frames)
+        wait_for(lambda: broker.has_workers("slow"))
+        client.send(b"MDRC01", b"\x01", b"slow", b"r1", b"work")
+        worker.recv_until(lambda frames: talk.request(frames) is not None)
+        wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
+        assert re.search(r"^ *sleeper +mdr +slow +silent since \d{4}-", show(broker, "workers"), re.MULTILINE)
+        (row,) = json.loads(show(broker, "workers", "--json"))
+        assert (row["worker"], row["state"], row["unanswered"]) == ("sleeper", "silent", 1)
+        assert time.time() - patient(60.0) < row["silent_since"] < time.time()
+        assert re.search(r"^ *slow +silent: 1 +0 ", show(broker, "services"), re.MULTILINE)
+        (row,) = json.loads(show(broker, "services", "--json"))
+        assert (row["state"], row["workers"], row["silent_workers"]) == ("silent", 0, 1)
+        assert " queued " in show(broker, "queues", "--requests")
+        assert " sleeper (silent) " in show(broker, "queues", "--requests")
+        (row,) = json.loads(show(broker, "queues", "--requests", "--json"))
+        assert (row["worker"], row["silent_workers"]) == (None, ["sleeper"])
+        look = broker.ask("top")
+        assert [row["state"] for row in (*look["workers"], *look["services"])] == ["silent", "silent"]

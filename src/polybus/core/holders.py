@@ -85,6 +85,12 @@ def present(bus: Tables, request: Request) -> Worker | None:
     return None
 
 
+def silent_holders(bus: Tables, request: Request) -> list[Worker]:
+    """The silent workers that may still answer a request."""
+    given = bus.holders.get(request.token, {})
+    return [worker for worker, given_at in given.items() if given_at and worker.state is WorkerState.SILENT]
+
+
 def forget(bus: Tables, worker: Worker) -> list[Request]:
     """Forget a worker that left for good or begins anew. Returns the suspended requests that nobody can
     answer any more."""
