@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
+from support.journals import everything
 from support.live import WAIT_S, LiveBroker, Peer, wait_for
 from support.majordomo import MDR
 
@@ -241,6 +243,19 @@ def test_answers_that_a_client_does_not_read_are_counted_and_kept(
         assert found == {number: number for number in numbers}
         assert office.count("replayed") == lost
         assert office.count("replied") == count, "nothing ran twice"
+        setting = "limits.pending_bytes_per_client"
+        assert broker.ask("status")["answers_lost_at"] == {setting: lost}
+        # The log says so in few lines, whose counts add up; the last one may come when the broker stops.
+        broker.stop()
+        lines = [line for line in broker.errors().splitlines() if setting in line]
+        told = re.findall(r": (\d+) answers? (?:was|were) lost, of the client client: ", "\n".join(lines))
+        assert sum(map(int, told)) == lost
+        assert len(told) == len(lines)
+        # The journal names each of them.
+        rows = [row for row in everything(broker.data_dir / "journal") if row["what"] == "answer_lost"]
+        assert len({row["token"] for row in rows}) == lost
+        assert {row["service"] for row in rows} == {"echo"}
+        assert all(setting in row["reason"] for row in rows)
 
 
 # -- topics -------------------------------------------------------------------------------------------

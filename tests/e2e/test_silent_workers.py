@@ -6,6 +6,9 @@ is not given again to a worker that is busy with it, and the client hears of not
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +16,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from conformance.live_settings import BEAT_S, DEAD_S, FAST
-from support.live import LiveBroker, Peer, wait_for
+from support.live import POLYBUS, LiveBroker, Peer, wait_for
+from support.patience import patient
 from support.silent_workers import SilentWorker, talks
 
 SETTINGS = {**FAST, "limits.request_ttl_s": 60.0, "dbp.heartbeat_s": BEAT_S}
@@ -135,3 +139,105 @@ def test_handlers_of_twelve_and_sixty_seconds_with_the_usual_intervals() -> None
         assert totals["replied"] == len(cases)
         assert totals["answers_lost"] == 0
         assert all(client.get(0.1) is None for client in clients.values())
+
+
+# eMQP has no word for it, and a DBP name has one worker.
+@pytest.mark.parametrize("dialect", ["ebus", "mdp1", "mdp2", "mdr"])
+def test_a_worker_whose_request_another_one_answered_is_sent_away_once(dialect: str) -> None:
+    talk = talks(BEAT_S)[dialect]
+    service = f"{dialect}-2-0".encode()
+
+    def is_request(frames: list[bytes]) -> bool:
+        return talk.request(frames) is not None
+
+    with (
+        LiveBroker(SETTINGS) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port]) as first,
+    ):
+        for frames in talk.hello(service):
+            first.send(*frames)
+        wait_for(lambda: broker.has_workers(service.decode()))
+        ask(client, dialect, 2, 0)
+        held = talk.request(first.recv_until(is_request))
+        assert held is not None
+        wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
+        with Peer(broker[talk.port]) as other:
+            for frames in talk.hello(service):
+                other.send(*frames)
+            taken = talk.request(other.recv_until(is_request))
+            assert taken is not None
+            for frames in talk.reply(taken[0], b"fast"):
+                other.send(*frames)
+            assert answer(client, 10.0) == b"fast"
+        # Its handler is done. It has several things to say before it reads what came meanwhile.
+        for frames in talk.reply(held[0], b"slow"):
+            first.send(*frames)
+        first.send(*talk.beat(service))
+        first.send(*talk.beat(service))
+        first.recv_until(talk.is_goodbye)
+        # The next request is behind everything else that the broker had to say to it.
+        wait_for(lambda: not broker.has_workers(service.decode()), 30.0)
+        for frames in talk.hello(service):
+            first.send(*frames)
+        client.send(b"MDRC01", b"\x01", service, b"r2", b"again")
+        heard = []
+        while not is_request(frames := first.recv()):
+            heard.append(frames)
+        assert not [frames for frames in heard if talk.is_goodbye(frames)], "it was sent away again"
+
+
+@pytest.mark.parametrize("dialect", sorted(set(DIALECTS) - {"dbp"}))
+def test_a_silent_worker_is_told_that_the_broker_stops(dialect: str) -> None:
+    talk = talks(BEAT_S)[dialect]
+    service = f"{dialect}-1-0".encode()
+    settings = {**SETTINGS, "broker.drain_s": 0.1}
+    with (
+        LiveBroker(settings) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port]) as worker,
+    ):
+        for frames in talk.hello(service):
+            worker.send(*frames)
+        wait_for(lambda: broker.has_workers(service.decode()))
+        ask(client, dialect, 1, 0)
+        worker.recv_until(lambda frames: talk.request(frames) is not None)
+        wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
+        broker.stop()
+        worker.recv_until(talk.is_goodbye)
+        # It is said once: the connection is closed, so nothing else comes.
+        assert worker.get(BEAT_S) is None
+
+
+def show(broker: LiveBroker, *words: str) -> str:
+    """What a command of the command line prints about the broker."""
+    command = [str(POLYBUS), *words, "--data-dir", str(broker.data_dir)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=patient(30.0)).stdout
+
+
+def test_what_operators_see_of_a_silent_worker() -> None:
+    talk = talks(BEAT_S)["mdr"]
+    with (
+        LiveBroker(SETTINGS) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port], identity=b"sleeper") as worker,
+    ):
+        for frames in talk.hello(b"slow"):
+            worker.send(*frames)
+        wait_for(lambda: broker.has_workers("slow"))
+        client.send(b"MDRC01", b"\x01", b"slow", b"r1", b"work")
+        worker.recv_until(lambda frames: talk.request(frames) is not None)
+        wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
+        assert re.search(r"^ *sleeper +mdr +slow +silent since \d{4}-", show(broker, "workers"), re.MULTILINE)
+        (row,) = json.loads(show(broker, "workers", "--json"))
+        assert (row["worker"], row["state"], row["unanswered"]) == ("sleeper", "silent", 1)
+        assert time.time() - patient(60.0) < row["silent_since"] < time.time()
+        assert re.search(r"^ *slow +silent: 1 +0 ", show(broker, "services"), re.MULTILINE)
+        (row,) = json.loads(show(broker, "services", "--json"))
+        assert (row["state"], row["workers"], row["silent_workers"]) == ("silent", 0, 1)
+        assert " queued " in show(broker, "queues", "--requests")
+        assert " sleeper (silent) " in show(broker, "queues", "--requests")
+        (row,) = json.loads(show(broker, "queues", "--requests", "--json"))
+        assert (row["worker"], row["silent_workers"]) == (None, ["sleeper"])
+        look = broker.ask("top")
+        assert [row["state"] for row in (*look["workers"], *look["services"])] == ["silent", "silent"]

@@ -77,6 +77,7 @@ def check_all(admin: str | None, data_dir: Path | None, config_file: Path | None
     if broker is not None:
         yield check_exposure(broker)
         yield check_store(broker, settings)
+        yield from check_answers(broker)
         yield from (Finding(*facts) for facts in journal_findings(broker))
     yield from check_ports(settings, broker)
     yield from check_udp_ports(settings, broker)
@@ -244,6 +245,27 @@ def check_store(broker: dict[str, Any], settings: config.Settings) -> Finding:
         return Finding("store", OK if not settings.jobs.store else WARN, "none: guarantees are refused")
     return Finding(
         "store", FAIL, trouble, "look at the disk of the data directory: is it full, may we write?"
+    )
+
+
+def check_answers(broker: dict[str, Any]) -> Iterator[Finding]:
+    """Whether clients miss answers."""
+    lost: int = broker["answers_lost"]
+    if not lost:
+        return
+    found = f"{lost} did not reach their clients since the start"
+    # By the limit that left no room for them; the others were for clients that had left.
+    no_room: dict[str, int] = broker["answers_lost_at"]
+    if not no_room:
+        yield Finding("answers", OK, f"{found}: the clients had left")
+        return
+    settings = " and ".join(f"{name} ({config.variable(name)})" for name in no_room)
+    yield Finding(
+        "answers",
+        WARN,
+        f"{found}, {sum(no_room.values())} of them because clients do not read and no more may wait for them",
+        f"let the clients read sooner, or raise {settings}; 'polybus journal tail --what answer_lost' names "
+        "the requests and the clients",
     )
 
 

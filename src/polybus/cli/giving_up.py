@@ -123,6 +123,10 @@ def who_serves(service: str, rows: list[Row], dialect: str) -> str:
     """Why there may be no answer, from the list of services."""
     served = served_in(rows)
     row = served.get(service)
+    silent = next((each["silent_workers"] for each in rows if each["service"] == service), 0)
+    if row is None and silent:
+        who = "its worker is silent" if silent == 1 else f"its {silent} workers are silent"
+        return f"{who}, and may only be busy ('polybus workers'); --timeout waits longer"
     if row is None:
         taken = served.get(DEFAULT_QUEUE) if dialect == "emqp" else None
         if taken is not None:

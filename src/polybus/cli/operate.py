@@ -31,7 +31,7 @@ def services(admin: Admin = None, data_dir: DataDir = None, json_: Json = False)
     """List the services that are offered or asked for, with their workers and what waits for them."""
     columns: dict[str, Cell] = {
         "service": field("service"),
-        "state": field("state"),
+        "state": service_state,
         ">workers": field("workers"),
         "dialects": lambda row: ", ".join(row["dialects"]),
         "via": lambda row: " › ".join(row["via"]) or NOTHING,
@@ -47,25 +47,46 @@ def services(admin: Admin = None, data_dir: DataDir = None, json_: Json = False)
     show(ask(admin, data_dir, "services"), json_, columns, nothing)
 
 
+def service_state(row: Row) -> str:
+    """Whether somebody serves it; and how many workers are silent, which may still answer what they have."""
+    silent, state = row["silent_workers"], row["state"]
+    if not silent:
+        return str(state)
+    return f"silent: {silent}" if state == "silent" else f"{state}, silent: {silent}"
+
+
 WORKERS_EXAMPLES = examples("polybus workers", "polybus workers --data-dir var")
 
 
 def workers(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) -> None:
-    """List the workers: dialect, services, what they hold, and when they were last heard of."""
+    """List the workers: dialect, services, what they hold, and when they were last heard of.
+
+    A silent worker counts as disconnected because nothing was heard from it for too long, but it holds
+    requests that it may still answer: 'unanswered' says how many. It gets no others until it is heard again.
+    """
     columns: dict[str, Cell] = {
         "worker": field("worker"),
         "dialect": field("dialect"),
         "services": lambda row: ", ".join(row["services"]) or row["role"],
-        "state": lambda row: "late" if row["late"] else row["state"],
+        "state": worker_state,
         ">load": percent("load"),
         ">free slots": field("free_slots"),
         ">in flight": field("in_flight"),
+        ">unanswered": field("unanswered"),
         ">done": field("done"),
         ">up": span("up_s"),
         ">silent": span("silent_s"),
         ">missed": field("missed_beats"),
     }
     show(ask(admin, data_dir, "workers"), json_, columns, "No workers are connected.")
+
+
+def worker_state(row: Row) -> str:
+    from polybus.cli.output import moment
+
+    if row["silent_since"] is not None:
+        return f"silent since {moment(row['silent_since'])}"
+    return "late" if row["late"] else str(row["state"])
 
 
 QUEUES_EXAMPLES = examples("polybus queues", "polybus queues --requests")
@@ -82,6 +103,7 @@ def queues(
     """Show what waits for a worker, runs, or waits for its next attempt, queue by queue.
 
     'done/s' is counted over the last seconds; 'limits' are those of [queues."name"] in the settings.
+    A request whose worker went silent is queued for others; until one of them answers, that worker still may.
     """
     if requests:
         columns: dict[str, Cell] = {
@@ -91,7 +113,7 @@ def queues(
             "client": field("client"),
             "dialect": field("dialect"),
             "state": field("state"),
-            "worker": lambda row: row["worker"] or NOTHING,
+            "worker": holders,
             ">attempt": field("attempt"),
             ">age": span("age_s"),
             ">expires in": span("expires_in_s"),
@@ -123,6 +145,12 @@ def queues(
         ">free slots": field("free_slots"),
     }
     show(rows, json_, columns, "No queues: nobody offers or asks for a service yet.")
+
+
+def holders(row: Row) -> str:
+    """Who has a request: the worker that it is with, and silent ones that may still answer it."""
+    names = [row["worker"]] if row["worker"] else []
+    return ", ".join([*names, *(f"{name} (silent)" for name in row["silent_workers"])]) or NOTHING
 
 
 def limits(row: Row) -> str:

@@ -24,7 +24,14 @@ SERVICES_PART: Final = 0.5
 # Lines that are no rows: title, two of totals, and for each table an empty one, a heading and its rule.
 TITLE_LINES: Final = 3
 TABLE_LINES: Final = 3
-STYLES: Final = {"late": "yellow", "unserved": "red", "gone": "red", "congested": "yellow", "alive": "green"}
+STYLES: Final = {
+    "late": "yellow",
+    "silent": "yellow",
+    "unserved": "red",
+    "gone": "red",
+    "congested": "yellow",
+    "alive": "green",
+}
 
 
 class Column(NamedTuple):
@@ -168,12 +175,14 @@ def draw(look: Row, sort: str, width: int, height: int, trouble: str = "") -> Gr
     counts = [len(look["services"]), len(look["workers"]), len(look["nodes"])]
     shares = room(counts, height)
     totals = look["totals"]
+    # They are listed with the workers, though they count as disconnected.
+    silent = totals.get("silent_workers", 0)
     parts: list[Any] = [_title(totals, sort, width, trouble), *_totals(look, width)]
     if not look["services"] and not look["workers"] and not look["nodes"]:
         parts.append(Text("\nNobody offers or asks for anything yet.", style="dim"))
     for heading, columns, rows, most, known in (
         ("service", SERVICE_COLUMNS, look["services"], shares[0], totals["services"]),
-        ("worker", WORKER_COLUMNS, look["workers"], shares[1], totals["workers"]),
+        ("worker", WORKER_COLUMNS, look["workers"], shares[1], totals["workers"] + silent),
         ("node", NODE_COLUMNS, look["nodes"], shares[2], totals["nodes"]),
     ):
         if most:
@@ -246,6 +255,7 @@ def _totals(look: Row, width: int) -> list[Text]:
     totals = look["totals"]
     per_s = {name: number(totals[f"{name}_per_s"]) for name in ("accepted", "replied", "failed", "published")}
     late = [f" ({look[name]} late)" if look[name] else "" for name in ("workers_late", "nodes_late")]
+    silent = f", {totals['silent_workers']} silent" if totals.get("silent_workers") else ""
     return [
         _line(
             width,
@@ -259,7 +269,7 @@ def _totals(look: Row, width: int) -> list[Text]:
         _line(
             width,
             f"services {totals['services']}",
-            f"workers {totals['workers']}{late[0]}",
+            f"workers {totals['workers']}{late[0]}{silent}",
             f"nodes {totals['nodes']}{late[1]}",
             f"clients {totals['clients']}",
             f"subscribers {totals.get('subscribers', 0)}",

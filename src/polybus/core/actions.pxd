@@ -12,6 +12,7 @@ cdef class Answer:
     cdef public bytes service
     cdef public bytes request_id
     cdef public list body
+    cdef public bytes token
     cdef public object kept_for
     cdef public double kept_at
 
@@ -19,7 +20,7 @@ cdef class Answer:
 cpdef Deliver new_deliver(object worker, object request)
 
 @cython.locals(answer=Answer)
-cpdef Answer new_answer(tuple client, object voice, bytes service, bytes request_id, list body)
+cpdef Answer new_answer(tuple client, object voice, bytes service, bytes request_id, list body, bytes token)
 
 cdef class Fanout:
     cdef public bytes topic

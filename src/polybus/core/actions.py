@@ -1,7 +1,8 @@
 """Everything the bus can ask to be done. Values only: the server carries them out.
 
 Actions towards a client carry all that is needed to write the message, so that an answer from
-the cache looks like the first one.
+the cache looks like the first one.  `token` is the request's own name in the bus, for whoever wants to know
+what became of the message; empty if there was no request.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Accept(Struct, frozen=True):
     voice: Any
     service: bytes
     request_id: bytes
+    token: bytes = b""
 
 
 class Stream(Struct, frozen=True):
@@ -58,24 +60,29 @@ class Stream(Struct, frozen=True):
     service: bytes
     request_id: bytes
     body: Body
+    token: bytes = b""
 
 
 class Answer:
     """Hand the answer to the client."""
 
     __match_args__ = ("client", "voice", "service", "request_id", "body")
-    __slots__ = ("body", "client", "kept_at", "kept_for", "request_id", "service", "voice")
+    __slots__ = ("body", "client", "kept_at", "kept_for", "request_id", "service", "token", "voice")
 
     # Set while it is kept, in case the client asks again: for whom, and since when.
     kept_for: Client | None
     kept_at: float
 
-    def __init__(self, client: Address, voice: Any, service: bytes, request_id: bytes, body: Body) -> None:
+    def __init__(
+        self, client: Address, voice: Any, service: bytes, request_id: bytes, body: Body, token: bytes = b""
+    ) -> None:
         self.client = client
         self.voice = voice
         self.service = service
         self.request_id = request_id
         self.body = body
+        # The request that it answers; empty if the broker answered by itself.
+        self.token = token
         self.kept_for = None
         self.kept_at = 0.0
 
@@ -92,7 +99,9 @@ class Answer:
         return f"Answer{self._values()!r}"
 
 
-def new_answer(client: Address, voice: Any, service: bytes, request_id: bytes, body: Body) -> Answer:
+def new_answer(
+    client: Address, voice: Any, service: bytes, request_id: bytes, body: Body, token: bytes
+) -> Answer:
     """The same as calling the class, which packs its arguments first."""
     answer = Answer.__new__(Answer)
     answer.client = client
@@ -100,6 +109,7 @@ def new_answer(client: Address, voice: Any, service: bytes, request_id: bytes, b
     answer.service = service
     answer.request_id = request_id
     answer.body = body
+    answer.token = token
     answer.kept_for = None
     answer.kept_at = 0.0
     return answer
@@ -115,6 +125,7 @@ class Refuse(Struct, frozen=True):
     reason: Reason
     detail: str
     body: Body
+    token: bytes = b""
 
 
 class Stop(Struct, frozen=True):

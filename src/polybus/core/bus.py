@@ -20,6 +20,7 @@ from polybus.core import (
     durable,
     events,
     flows,
+    holders,
     intake,
     last_values,
     leases,
@@ -91,6 +92,8 @@ def on_tick(bus: Bus, event: events.Tick, now: float) -> None:
         durable.forget_outcomes(bus, now)
         forget_idle_services(bus, now)
         bus.logs.forget_old(now)
+        if bus.let_go:
+            holders.forget_told(bus, now)
 
 
 def forget_idle_services(bus: Bus, now: float) -> None:

@@ -151,7 +151,9 @@ def note_accepted(
     bus.lines.append(new_accepted(request.token, _row_of(bus, request, due_at), promised, is_new))
     told = None
     if receipt:
-        told = Accept(request.client.address, request.voice, request.service.name, request.request_id)
+        told = Accept(
+            request.client.address, request.voice, request.service.name, request.request_id, request.token
+        )
     bus.held.append((bus.batch, request, told))
 
 
@@ -273,8 +275,8 @@ def addressed(
 ) -> Answer | Refuse:
     """The same outcome for somebody else."""
     if isinstance(word, Answer):
-        return Answer(client, voice, service, request_id, word.body)
-    return Refuse(client, voice, service, request_id, word.reason, word.detail, word.body)
+        return Answer(client, voice, service, request_id, word.body, word.token)
+    return Refuse(client, voice, service, request_id, word.reason, word.detail, word.body, word.token)
 
 
 def _outcome_of(

@@ -188,6 +188,10 @@ class AnswerLost(Struct, frozen=True):
     client: Address
     request_id: bytes
     reason: str
+    # The request and its service, where there was one; and the voice of the client.
+    token: bytes = b""
+    service: bytes = b""
+    voice: Any = None
 
 
 class Schedule(Struct, frozen=True):

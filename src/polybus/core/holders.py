@@ -11,14 +11,17 @@ part of the answer was dropped, so that the rest does not count).
 - A request that has cost too many workers is suspended, not failed, while one of them can be reached. Only
   then is anything sent to a silent worker: a heartbeat, which its socket refuses if the connection is gone.
 - A worker that returned is not given again what it is still busy with.
+- A silent worker whose requests others have answered is let go.  It does not know that yet: what it sends
+  before it reads that it has to register again belongs to the old conversation.  So it is told once
+  (`tell_to_register`), however many messages that are.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from polybus.core import ledger
-from polybus.core.actions import Stop
+from polybus.core.actions import UNKNOWN_WORKER, Dismiss, Stop
 from polybus.core.dispatching import feed, slot_back
 from polybus.core.durable import peer_text
 from polybus.core.lifecycle import CLAIM, LEAVE, RETURN, SUSPEND, TERMINAL, RequestState, WorkerState
@@ -28,6 +31,11 @@ if TYPE_CHECKING:
     from polybus.core.model import Address
     from polybus.core.tables import Tables
 
+# A worker that was let go is told so again if it still sends messages after this long: what it was told may
+# have been lost with its connection.
+TOLD_FOR_S: Final = 60.0
+# So many of them are remembered. Who is forgotten may be told twice, and nothing worse.
+MAX_LET_GO: Final = 1_000
 # Where a request is that no worker has now; a worker that still runs it takes it up again.
 _WITHOUT_WORKER = (RequestState.QUEUED, RequestState.WAITING, RequestState.SUSPENDED)
 
@@ -77,6 +85,12 @@ def present(bus: Tables, request: Request) -> Worker | None:
     return None
 
 
+def silent_holders(bus: Tables, request: Request) -> list[Worker]:
+    """The silent workers that may still answer a request."""
+    given = bus.holders.get(request.token, {})
+    return [worker for worker, given_at in given.items() if given_at and worker.state is WorkerState.SILENT]
+
+
 def forget(bus: Tables, worker: Worker) -> list[Request]:
     """Forget a worker that left for good or begins anew. Returns the suspended requests that nobody can
     answer any more."""
@@ -110,6 +124,7 @@ def release(bus: Tables, request: Request) -> None:
         if any(other.state not in TERMINAL for other in worker.inflight.values()):
             continue
         _let_go(bus, worker)
+        note_let_go(bus, worker)
         if worker.endpoint:
             # The next look at it closes the connection that was kept for its answer.
             bus.watches.set(worker, 0.0)
@@ -119,6 +134,30 @@ def _let_go(bus: Tables, worker: Worker) -> None:
     worker.state = LEAVE[worker.state]
     del bus.silent[worker.address]
     bus.watches.clear(worker)
+
+
+def note_let_go(bus: Tables, worker: Worker) -> None:
+    """A worker was let go that still works, and will send its answer before it reads anything."""
+    if len(bus.let_go) >= MAX_LET_GO:
+        del bus.let_go[next(iter(bus.let_go))]
+    bus.let_go[worker.address] = 0.0
+
+
+def tell_to_register(bus: Tables, peer: Address, voice: Any, now: float) -> None:
+    """Answer a command of a peer that is no worker: it has to register (again). A worker that was let go is
+    told once; others, of which the bus knows nothing, are told for every command."""
+    told_at = bus.let_go.get(peer)
+    if told_at:
+        return
+    if told_at is not None:
+        bus.let_go[peer] = now
+    bus.actions.append(Dismiss(peer, voice, UNKNOWN_WORKER))
+
+
+def forget_told(bus: Tables, now: float) -> None:
+    """Forget the workers that were told long ago."""
+    for peer in [peer for peer, told_at in bus.let_go.items() if told_at and now - told_at >= TOLD_FOR_S]:
+        del bus.let_go[peer]
 
 
 def worker_at(bus: Tables, address: Address, now: float) -> Worker | None:

@@ -113,7 +113,7 @@ def submit(
         if ttl_s != inf:
             bus.expiries.set(request, expires_at)
     if receipt:
-        bus.actions.append(Accept(address, voice, service.name, request_id))
+        bus.actions.append(Accept(address, voice, service.name, request_id, token))
     if bus.watched:
         bus.observe_request("accepted", request, now, "", "", body)
     if worker is None:
@@ -195,7 +195,7 @@ def accept(
         note_accepted(bus, request, receipt, bus.wall_at(now + delay_s) if delay_s else 0.0, promised)
         return request
     if receipt:
-        bus.actions.append(Accept(client.address, voice, service.name, request_id))
+        bus.actions.append(Accept(client.address, voice, service.name, request_id, request.token))
     release(bus, request, now)
     return request
 
@@ -213,12 +213,13 @@ def _seen_before(
         if options.reply_requested and not pending.options.reply_requested:
             pending.options = structs.replace(pending.options, reply_requested=True)
         if receipt:
-            when_accepted(bus, Accept(client.address, voice, pending.service.name, request_id), pending)
+            told = Accept(client.address, voice, pending.service.name, request_id, pending.token)
+            when_accepted(bus, told, pending)
         return
     bus.counters.replayed += 1
     done = seen
     if receipt:
-        tell_again(bus, Accept(client.address, voice, done.service, request_id), done)
+        tell_again(bus, Accept(client.address, voice, done.service, request_id, done.token), done)
     if options.reply_requested:
         tell_again(bus, addressed(done, client.address, voice, done.service, request_id), done)
 

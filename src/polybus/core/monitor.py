@@ -117,6 +117,7 @@ class Monitor:
             "services": len(bus.services),
             "workers": len(bus.workers),
             "workers_late": sum(1 for worker in bus.workers.values() if views.is_late(worker, now)),
+            "silent_workers": len(bus.silent),
             "nodes": len(bus.nodes),
             "nodes_late": late,
             "clients": len(bus.clients),
@@ -150,17 +151,22 @@ def _brief(service: Service) -> dict[str, Any]:
 def liveness(bus: Bus, now: float, name_of: views.NameOf, rates: views.Rates) -> dict[str, Any]:
     """Whether every service, worker and node of every dialect is alive, since when, and what it carries."""
     fields = (
-        "state", "dialects", "workers", "late_workers", "up_s", "silent_s", "missed_beats", "load", "queued",
-        "running", "rate_per_s", "answered", "failed",
+        "state", "dialects", "workers", "late_workers", "silent_workers", "up_s", "silent_s", "missed_beats",
+        "load", "queued", "running", "rate_per_s", "answered", "failed",
     )  # fmt: skip
     services = {}
+    silent = views.silent_by_service(bus)
     for name in islice(sorted(bus.services), LISTED):
         service = bus.services[name]
-        row = views.service_view(service, now, name_of, rates.of(service, now))
+        row = views.service_view(service, now, name_of, rates.of(service, now), silent[name])
         services[row["service"]] = {field: row[field] for field in fields}
-    workers = [views.worker_view(one, now, name_of) for one in islice(bus.workers.values(), LISTED)]
+    workers = [
+        views.worker_view(one, now, name_of, bus.wall_offset)
+        for one in islice(views.all_workers(bus), LISTED)
+    ]
     nodes = [views.node_view(bus.nodes[name], now) for name in islice(sorted(bus.nodes), LISTED)]
     # How many there are, in case not all are listed.
-    counts = {"services": len(bus.services), "workers": len(bus.workers), "nodes": len(bus.nodes)}
+    workers_known = len(bus.workers) + len(bus.silent)
+    counts = {"services": len(bus.services), "workers": workers_known, "nodes": len(bus.nodes)}
     at = round(bus.wall_at(now), 6)
     return {"at": at, "counts": counts, "services": services, "workers": workers, "nodes": nodes}

@@ -123,10 +123,10 @@ def on_part(bus: Tables, event: events.Part, now: float) -> None:
         # A job belongs to nobody: those are told who wait for it.
         for waiter in bus.waiters.of(request.request_id):
             address, service, request_id = waiter.client, waiter.service, waiter.request_id
-            bus.actions.append(Stream(address, waiter.voice, service, request_id, event.body))
+            bus.actions.append(Stream(address, waiter.voice, service, request_id, event.body, request.token))
     else:
         address, service, request_id = request.client.address, request.service.name, request.request_id
-        bus.actions.append(Stream(address, request.voice, service, request_id, event.body))
+        bus.actions.append(Stream(address, request.voice, service, request_id, event.body, request.token))
     bus.observe_request("partial", request, now)
 
 
@@ -202,7 +202,16 @@ def _too_large(bus: Tables, request: Request, now: float) -> None:
 def on_answer_lost(bus: Tables, event: events.AnswerLost, now: float) -> None:
     # The answer stays in the cache: a client that asks again gets it.
     bus.counters.answers_lost += 1
-    bus.observe("answer_lost", now, request_id=event.request_id, client=event.client, reason=event.reason)
+    bus.observe(
+        "answer_lost",
+        now,
+        token=event.token,
+        request_id=event.request_id,
+        service=event.service,
+        client=event.client,
+        client_voice=event.voice,
+        reason=event.reason,
+    )
 
 
 def late(bus: Tables, worker: tuple[int, bytes], token: bytes, now: float) -> None:
@@ -319,9 +328,10 @@ def end(
     refusal: Refuse | None = None
     answer: Answer | None = None
     if reason is None:
-        answer = new_answer(client.address, request.voice, service, request_id, body)
+        answer = new_answer(client.address, request.voice, service, request_id, body, request.token)
     else:
-        refusal = Refuse(client.address, request.voice, service, request_id, reason, detail, body)
+        token = request.token
+        refusal = Refuse(client.address, request.voice, service, request_id, reason, detail, body, token)
     if request.options is not PLAIN_CALL:
         conclude(bus, request, answer, refusal, now)
     else:

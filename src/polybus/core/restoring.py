@@ -61,10 +61,19 @@ def _restore_outcome(bus: Bus, outcome: ledger.Outcome, links: dict[str, int], s
         except ValueError:
             reason = Reason.FAILED
         word = Refuse(
-            client.address, silent, outcome.service, outcome.request_id, reason, outcome.detail, outcome.body
+            client.address,
+            silent,
+            outcome.service,
+            outcome.request_id,
+            reason,
+            outcome.detail,
+            outcome.body,
+            outcome.token,
         )
     else:
-        word = Answer(client.address, silent, outcome.service, outcome.request_id, outcome.body)
+        word = Answer(
+            client.address, silent, outcome.service, outcome.request_id, outcome.body, outcome.token
+        )
     client.known[outcome.request_id] = word
     kept = (client, word, outcome.token, outcome.at - bus.wall_offset)
     group = bus.groups.get(outcome.request_id.rpartition(b"/")[0]) if client is bus.desk else None

@@ -121,6 +121,8 @@ class Tables:
         # and for each unanswered request those that went silent with it, and when they got it (`holders`).
         self.silent: dict[Address, Worker] = {}
         self.holders: dict[bytes, dict[Worker, float]] = {}
+        # Workers that the bus let go while they worked for nothing, and when they were told so; 0: not yet.
+        self.let_go: dict[Address, float] = {}
         # Other brokers, if this one has a bridge.
         self.bridging: Bridging | None = None
         # Unanswered requests: those that may wait the default time, oldest first, and those with a time of

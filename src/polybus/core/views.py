@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from polybus.core.bus import Bus
+from polybus.core.holders import silent_holders
 from polybus.core.leases import seen_at
+from polybus.core.lifecycle import TERMINAL, WorkerState
 from polybus.core.model import Address, Node, QueuePolicy, Request, Service, Worker
 
 NameOf = Callable[[Any], str]
@@ -78,16 +82,26 @@ def load_of(workers: Iterable[Worker]) -> float | None:
     return round(taken / (taken + free), 3) if taken + free else None
 
 
-def state_of(workers: Collection[Worker], now: float) -> str:
-    """A service is alive if somebody serves it that does not owe a heartbeat."""
-    return _state(len(workers), sum(1 for worker in workers if is_late(worker, now)))
+def state_of(workers: Collection[Worker], now: float, silent: int = 0) -> str:
+    """A service is alive if somebody serves it that does not owe a heartbeat, and silent if only workers are
+    left that count as disconnected but may still answer what they have."""
+    return _state(len(workers), sum(1 for worker in workers if is_late(worker, now)), silent)
 
 
-def _state(workers: int, late: int) -> str:
-    return "unserved" if not workers else "late" if late == workers else "alive"
+def _state(workers: int, late: int, silent: int) -> str:
+    if not workers:
+        return "silent" if silent else "unserved"
+    return "late" if late == workers else "alive"
 
 
-def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: float = 0.0) -> dict[str, Any]:
+def silent_by_service(bus: Bus) -> Counter[bytes]:
+    """How many silent workers each service has. There are few of them, if any."""
+    return Counter(service.name for worker in bus.silent.values() for service in worker.offers)
+
+
+def service_view(
+    service: Service, now: float, name_of: NameOf, rate_per_s: float = 0.0, silent: int = 0
+) -> dict[str, Any]:
     workers = service.roster.members
     oldest = service.queue.oldest_at()
     policy = service.policy or NO_POLICY
@@ -95,9 +109,11 @@ def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: floa
     late = sum(1 for worker in workers if is_late(worker, now))
     return {
         "service": service.name.decode(errors="replace"),
-        "state": _state(len(workers), late),
+        "state": _state(len(workers), late, silent),
         "workers": len(workers),
         "late_workers": late,
+        # Those that count as disconnected and may still answer what they have. They are not among the others.
+        "silent_workers": silent,
         # How long the oldest of its workers has been there, and when any of them was last heard.
         "up_s": round(now - min(worker.since for worker in workers), 3) if workers else None,
         "silent_s": round(now - max(worker.seen_at for worker in workers), 3) if workers else None,
@@ -124,7 +140,9 @@ def service_view(service: Service, now: float, name_of: NameOf, rate_per_s: floa
     }
 
 
-def worker_view(worker: Worker, now: float, name_of: NameOf) -> dict[str, Any]:
+def worker_view(worker: Worker, now: float, name_of: NameOf, wall_offset: float = 0.0) -> dict[str, Any]:
+    is_silent = worker.state is WorkerState.SILENT
+    unanswered = sum(1 for request in worker.inflight.values() if request.state not in TERMINAL)
     return {
         "worker": peer_name(worker.address),
         "dialect": name_of(worker.voice),
@@ -132,19 +150,26 @@ def worker_view(worker: Worker, now: float, name_of: NameOf) -> dict[str, Any]:
         "services": {s.name.decode(errors="replace"): weight for s, weight in worker.offers.items()},
         "state": worker.state.name.lower(),
         "credit": worker.credit,
-        "free_slots": worker.free,
+        # Nothing is given to a silent one.
+        "free_slots": 0 if is_silent else worker.free,
         "in_flight": len(worker.inflight),
-        "load": load_of((worker,)),
+        # Of these, the requests that have no answer yet.
+        "unanswered": unanswered,
+        "load": None if is_silent else load_of((worker,)),
         "done": worker.done,
-        "late": is_late(worker, now),
+        "late": not is_silent and is_late(worker, now),
         "dead_after_s": worker.heartbeat.dead_after_s or None,
         "up_s": round(now - worker.since, 3),
         "silent_s": round(now - worker.seen_at, 3),
+        # When a silent one was last heard; the time of day.
+        "silent_since": round(worker.seen_at + wall_offset, 3) if is_silent else None,
         "missed_beats": worker.missed,
     }
 
 
-def request_view(request: Request, now: float, name_of: NameOf) -> dict[str, Any]:
+def request_view(
+    request: Request, now: float, name_of: NameOf, silent: Iterable[Worker] = ()
+) -> dict[str, Any]:
     return {
         "token": request.token.decode(),
         "request_id": peer_name((0, request.request_id)),
@@ -153,6 +178,8 @@ def request_view(request: Request, now: float, name_of: NameOf) -> dict[str, Any
         "dialect": name_of(request.voice),
         "state": request.state.name.lower(),
         "worker": peer_name(request.worker.address) if request.worker else None,
+        # Workers that went silent with it and may still answer it, whoever else gets it.
+        "silent_workers": [peer_name(worker.address) for worker in silent],
         "attempt": request.attempt,
         "age_s": round(now - request.accepted_at, 3),
         "expires_in_s": round(request.expires_at - now, 3),
@@ -186,9 +213,12 @@ def _place(node: Node) -> str:
 
 def services(bus: Bus, now: float, name_of: NameOf, rates: Rates | None = None) -> list[dict[str, Any]]:
     found = (bus.services[name] for name in sorted(bus.services))
+    silent = silent_by_service(bus)
     return [
         {
-            **service_view(service, now, name_of, rates.of(service, now) if rates else 0.0),
+            **service_view(
+                service, now, name_of, rates.of(service, now) if rates else 0.0, silent[service.name]
+            ),
             # The brokers on the way, if it is offered elsewhere.
             "via": bus.bridging.via(service.name) if bus.bridging is not None else [],
         }
@@ -197,7 +227,13 @@ def services(bus: Bus, now: float, name_of: NameOf, rates: Rates | None = None) 
 
 
 def workers(bus: Bus, now: float, name_of: NameOf) -> list[dict[str, Any]]:
-    return [worker_view(worker, now, name_of) for worker in bus.workers.values()]
+    """All workers, the silent ones last."""
+    return [worker_view(worker, now, name_of, bus.wall_offset) for worker in all_workers(bus)]
+
+
+def all_workers(bus: Bus) -> Iterator[Worker]:
+    """Those that are connected, then those that are silent."""
+    return chain(bus.workers.values(), bus.silent.values())
 
 
 def requests(bus: Bus, now: float, name_of: NameOf, limit: int) -> list[dict[str, Any]]:
@@ -205,7 +241,7 @@ def requests(bus: Bus, now: float, name_of: NameOf, limit: int) -> list[dict[str
     for request in bus.requests.values():
         if len(views) == limit:
             break
-        views.append(request_view(request, now, name_of))
+        views.append(request_view(request, now, name_of, silent_holders(bus, request)))
     return views
 
 
@@ -218,6 +254,7 @@ def totals(bus: Bus) -> dict[str, Any]:
         "state": bus.state.name.lower(),
         "services": len(bus.services),
         "workers": len(bus.workers),
+        "silent_workers": len(bus.silent),
         "clients": len(bus.clients),
         "nodes": len(bus.nodes),
         "requests": bus.request_count,

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from polybus.core import attempts, dispatching, events, holders
 from polybus.core.actions import (
     HEARTBEAT_MISSED,
-    UNKNOWN_WORKER,
     Beat,
     Dial,
     Dismiss,
     HangUp,
 )
-from polybus.core.holders import worker_at
+from polybus.core.holders import tell_to_register, worker_at
 from polybus.core.intake import BUILT_IN
 from polybus.core.lifecycle import ABSENT, CONGEST, LEAVE, LOSE, TERMINAL, Move, RequestState, WorkerState
 from polybus.core.model import Address, Reason, Request, Service, Worker
@@ -64,6 +63,7 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
         forgets_stopped=event.forgets_stopped,
     )
     bus.workers[address] = worker
+    bus.let_go.pop(address, None)
     if event.endpoint:
         bus.dialled_at.setdefault(event.endpoint, {})[worker] = None
     for service, weight in offers.items():
@@ -89,7 +89,7 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
 def on_offer(bus: Bus, event: events.Offer, now: float) -> None:
     worker = worker_at(bus, event.worker, now)
     if worker is None:
-        bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
+        tell_to_register(bus, event.worker, event.voice, now)
         return
     heard(bus, worker, now)
     service = None if event.service.startswith(BUILT_IN) else bus.service(event.service)
@@ -127,6 +127,7 @@ def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
     _decide(bus, _begin_anew(bus, event.worker), "it began a new conversation", now)
     scheduler = Worker(event.worker, event.voice, event.heartbeat, 0, True, now, is_scheduler=True)
     bus.workers[event.worker] = scheduler
+    bus.let_go.pop(event.worker, None)
     bus.schedulers.append(scheduler)
     _watch(bus, scheduler, now)
     bus.observe("scheduler_up", now, worker=event.worker, worker_voice=event.voice)
@@ -135,7 +136,7 @@ def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
 def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
     worker = worker_at(bus, event.worker, now)
     if worker is None:
-        bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
+        tell_to_register(bus, event.worker, event.voice, now)
         return
     # One that rests gets one request for it, as with an answer: all at once would only be refused again.
     worker.seen_at = now
@@ -148,7 +149,7 @@ def on_heard(bus: Bus, event: events.Heard, now: float) -> None:
     worker = worker_at(bus, event.worker, now)
     if worker is None or worker.state in ABSENT:
         # It believes in a conversation that we do not know of: we are new, or gave it up for lost.
-        bus.actions.append(Dismiss(event.worker, event.voice, UNKNOWN_WORKER))
+        tell_to_register(bus, event.worker, event.voice, now)
         return
     heard(bus, worker, now)
 
@@ -159,6 +160,8 @@ def on_worker_gone(bus: Bus, event: events.WorkerGone, now: float) -> None:
         remove(bus, worker, event.reason, now)
     elif event.worker in bus.silent:
         forget_silent(bus, bus.silent[event.worker], event.reason, now)
+    else:
+        bus.let_go.pop(event.worker, None)
 
 
 def on_worker_full(bus: Bus, event: events.WorkerFull, now: float) -> None:
@@ -206,7 +209,11 @@ def lose(bus: Bus, worker: Worker, why: str, now: float) -> None:
     is_busy = any(request.state not in TERMINAL for request in worker.inflight.values())
     is_neighbour = bus.bridging is not None and bus.bridging.is_neighbour(worker)
     if not is_busy or is_neighbour:
-        bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
+        if worker.inflight and not worker.endpoint and not is_neighbour:
+            # It works for nothing, and is told so when it is heard: once.
+            holders.note_let_go(bus, worker)
+        else:
+            bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
         remove(bus, worker, why, now)
         return
     _detach(bus, worker, why, now, LOSE)

@@ -100,7 +100,9 @@ def _say_no(
     if key[1]:
         told.add(key)
     reason = Reason.STORE_UNAVAILABLE
-    bus.actions.append(Refuse(to.client, to.voice, to.service, to.request_id, reason, detail, []))
+    bus.actions.append(
+        Refuse(to.client, to.voice, to.service, to.request_id, reason, detail, [], request.token)
+    )
 
 
 def on_store_health(bus: Tables, event: events.StoreHealth, now: float) -> None:

@@ -124,11 +124,11 @@ class Emqp:
 
     def goodbyes(self) -> list[Dismiss]:
         """The last word to every client; workers and schedulers get theirs from the core."""
-        workers = self._bus.workers
+        workers, silent = self._bus.workers, self._bus.silent
         return [
             Dismiss(client, self.client_voices[at], "shutdown")
             for client, at in self._clients
-            if client not in workers
+            if client not in workers and client not in silent
         ]
 
     # -- clients --------------------------------------------------------------------------------

@@ -14,4 +14,4 @@ cdef class Majordomo:
     cdef public tuple client_voices, _worker_voices
     cdef public dict tags
     cpdef _final(self, tuple worker, object voice, bytes token, list body, object now)
-    cpdef _unexpected(self, tuple worker, object voice)
+    cpdef _unexpected(self, tuple worker, object voice, object now)

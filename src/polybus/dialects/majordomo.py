@@ -7,9 +7,10 @@ frame carries the bus's own token: workers echo it, and it names the request on 
 What a worker must not do ends its conversation: its requests go to others and it is sent DISCONNECT.
 That is a second READY, a READY for `mmi.*` (which the broker answers itself), and anything unreadable, also
 what begins with no known tag.  A peer that is no worker is sent DISCONNECT for every command but READY and
-DISCONNECT, so that it registers (anew); its answer to a job that was out when the broker was restarted still
-counts.  A late answer of a worker is none of these: it is dropped and
-counted, because a broker that gave the request to somebody else meanwhile is no fault of the worker.
+DISCONNECT, so that it registers (anew); one that was a worker until it was silent too long is sent it once.
+Its answer to a job that was out when the broker was restarted still counts.  A late answer of a worker is
+none of these: it is dropped and counted, because a broker that gave the request to somebody else meanwhile
+is no fault of the worker.
 
 A client has no conversation that could end: what it sends and cannot be read is dropped and counted.
 
@@ -23,6 +24,7 @@ from collections.abc import Callable, Sequence
 from polybus.core import events
 from polybus.core.actions import UNKNOWN_WORKER, Answer, Beat, Dismiss
 from polybus.core.bus import Bus
+from polybus.core.holders import tell_to_register
 from polybus.core.intake import submit
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Address, Body, Heartbeat
@@ -100,11 +102,11 @@ class Majordomo:
             bus.handle(events.Failure(worker, token, error, body, reason_of(error)), now)
         if has_orphan:
             bus.handle(events.WorkerGone(worker, UNKNOWN_WORKER), now)
-        self._unexpected(worker, voice)
+        self._unexpected(worker, voice, now)
 
     def _part(self, worker: Address, voice: Voice, token: bytes, body: Body, now: float) -> None:
         self._bus.handle(events.Part(worker, token, body), now)
-        self._unexpected(worker, voice)
+        self._unexpected(worker, voice, now)
 
     def _claim_orphan(self, worker: Address, voice: Voice, token: bytes, now: float) -> bool:
         """Register a stranger that answers a job which our predecessor gave away, for this one answer: only
@@ -128,11 +130,11 @@ class Majordomo:
             offers = ((service, 0),)
             self._bus.handle(events.WorkerUp(worker, voice, offers, self._heartbeat, credit), now)
 
-    def _unexpected(self, worker: Address, voice: Voice) -> None:
+    def _unexpected(self, worker: Address, voice: Voice, now: float) -> None:
         """After an answer was handled: send DISCONNECT to a sender that is no worker. It never said READY,
         the broker gave it up, or the broker is a new one."""
         if worker not in self._bus.workers:
-            self._bus.actions.append(Dismiss(worker, voice, UNKNOWN_WORKER))
+            tell_to_register(self._bus, worker, voice, now)
 
     def _end(self, worker: Address, voice: Voice, why: str, now: float) -> None:
         self._bus.handle(events.WorkerGone(worker, why), now)

@@ -146,7 +146,12 @@ _EXPLAIN: Final[dict[str, Callable[[Row], str]]] = {
         f"an answer of {_peer(row, 'worker')} was dropped: nothing was waiting for it from there"
     ),
     "answer_lost": lambda row: (
-        f"the answer did not reach {_peer(row, 'client')}; it is kept for when it asks again"
+        f"the answer did not reach {_peer(row, 'client')}; "
+        + (
+            "it is kept for a while, should the client ask again with this id"
+            if row["request_id"]
+            else "the client gave the request no id, so it cannot ask for the answer again"
+        )
     ),
     "dead": lambda _: "given up; the request itself is kept, and can be sent again",
 }

@@ -240,6 +240,7 @@ class Broker:
                     tapped_at = now
                     self._admin.expire(now)
                     self._watchers.tick(now)
+                    pending.lost.tick(bus.limits, now)
                     self._jobs.keep_at_most(self.settings.jobs.dead_letters)
             if now >= bridges.next_at:
                 bridges.tick(now)
@@ -346,9 +347,11 @@ class Broker:
         for number, publication in self._assembly.served_by_libzmq:
             if names[number] == "ebus.subscribe":
                 self.bus.actions.append(act.Say((number, b""), publication(*FAREWELL)))
-        for worker in list(self.bus.workers.values()):
+        # The silent ones, too: who is only busy reads it when its handler is done.
+        for worker in [*self.bus.workers.values(), *self.bus.silent.values()]:
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
         self._outbox.settle(now)
+        self._outbox.pending.lost.write(self.bus.limits, now)
         unread = self._outbox.pending.messages
         if unread:
             log(

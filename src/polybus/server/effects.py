@@ -180,8 +180,19 @@ class Outbox:
                 free_sources.append(source)
         return free_messages, free_sources
 
-    def _answer_lost(self, client: Address, request_id: bytes, why: str, now: float) -> None:
-        self._bus.handle(events.AnswerLost(client, request_id, why), now)
+    def _answer_lost(self, client: Address, action: Any, why: str, now: float) -> None:
+        # Words of the catalog and other answers that the broker gives by itself have no request.
+        self._bus.handle(
+            events.AnswerLost(
+                client,
+                getattr(action, "request_id", b""),
+                why,
+                getattr(action, "token", b""),
+                getattr(action, "service", b""),
+                getattr(action, "voice", None),
+            ),
+            now,
+        )
 
     def _refused(self, action: Any, message: tuple[int, Message], number: int, now: float) -> None:
         gone = number == errno.EHOSTUNREACH
@@ -209,7 +220,7 @@ class Outbox:
                 if gone:
                     self._bus.handle(events.Unasked(peer), now)
             case act.Answer() | act.Refuse() | act.Stream() | act.Accept():
-                self._answer_lost(action.client, action.request_id, why, now)
+                self._answer_lost(action.client, action, why, now)
             case act.Fanout():
                 self.on_full_subscriber(*message)
             case _:
@@ -221,10 +232,9 @@ class Outbox:
 
     def _unspeakable(self, action: act.Answer, detail: str) -> None:
         """An answer that the client's dialect cannot carry is refused with that reason."""
+        client, voice, service, request_id = action.client, action.voice, action.service, action.request_id
         reason = Reason.UNDELIVERABLE
-        self._refuse(
-            act.Refuse(action.client, action.voice, action.service, action.request_id, reason, detail, [])
-        )
+        self._refuse(act.Refuse(client, voice, service, request_id, reason, detail, [], action.token))
 
     def put(self, link: int, message: Message | None, source: Any) -> None:
         if message is not None:

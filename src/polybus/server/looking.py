@@ -194,15 +194,16 @@ class Looking:
             services = sorted(services, key=lambda service: service.name)[: asked.limit]
         else:
             services = nlargest(asked.limit, services, key=lambda one: self._rank(asked.sort, one, now))
-        workers = nlargest(asked.limit, bus.workers.values(), key=_busy)
+        workers = nlargest(asked.limit, views.all_workers(bus), key=_busy)
+        silent = views.silent_by_service(bus)
         nodes = nlargest(asked.limit, bus.nodes.values(), key=lambda n: (n.state is NodeState.LATE, n.missed))
         return {
             "at": bus.wall_at(now),
             "clock": now,
             "totals": {**views.totals(bus), **self._facts()},
-            "services": [self._service(service, now) for service in services],
+            "services": [self._service(service, now, silent[service.name]) for service in services],
             "rest": self._rest(services),
-            "workers": [views.worker_view(worker, now, dialect_of) for worker in workers],
+            "workers": [views.worker_view(worker, now, dialect_of, bus.wall_offset) for worker in workers],
             "workers_late": sum(1 for worker in bus.workers.values() if views.is_late(worker, now)),
             "workers_by_dialect": Counter(dialect_of(worker.voice) for worker in bus.workers.values()),
             "nodes": [views.node_view(node, now) for node in nodes],
@@ -237,13 +238,14 @@ class Looking:
         }
         return first[sort], service.running + waiting
 
-    def _service(self, service: Service, now: float) -> dict[str, Any]:
+    def _service(self, service: Service, now: float, silent: int) -> dict[str, Any]:
         workers = service.roster.members
         oldest = service.queue.oldest_at()
         return {
             "service": service.name.decode(errors="replace"),
-            "state": views.state_of(workers, now),
+            "state": views.state_of(workers, now, silent),
             "workers": len(workers),
+            "silent_workers": silent,
             "load": views.load_of(workers),
             "queued": service.queue.length,
             "oldest_s": round(now - oldest, 3) if oldest is not None else None,

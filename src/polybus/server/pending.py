@@ -16,11 +16,12 @@ from typing import Any, Final
 
 from polybus.core import actions as act
 from polybus.core.model import Address, Limits
+from polybus.server.lost_answers import IN_ALL, PER_CLIENT, LostAnswers
 from polybus.server.pump import Pump
 from polybus.wire.frames import Frame
 
 Message = list[Frame]
-# What one waiting message costs beside its frames: a list, a tuple, and the objects of small frames.
+# What one waiting message costs beside its frames: a list, a tuple, its action, and objects of small frames.
 OVERHEAD_BYTES: Final = 400
 # Messages that are tried for one client, and for all of them, in a turn: others wait for theirs.
 ROUND: Final = 512
@@ -58,12 +59,14 @@ RECEIVERS: Final[dict[type, Callable[[Any], Address]]] = {
 class Pending:
     """Messages for clients whose pipes are full."""
 
-    def __init__(self, pump: Pump, on_lost: Callable[[Address, bytes, str, float], None]) -> None:
+    def __init__(self, pump: Pump, on_lost: Callable[[Address, Any, str, float], None]) -> None:
         self._pump = pump
-        # Called for every message that is given up: client, request id, why, now.
+        # Called for every message that is given up: client, the action that it comes from, why, now.
         self._on_lost = on_lost
-        # By client, the one that was tried longest ago first: link, frames and request id of each message.
-        self._waiting: dict[Address, deque[tuple[int, Message, bytes]]] = {}
+        # Those that were given up because too much waits.
+        self.lost = LostAnswers()
+        # By client, the one that was tried longest ago first: link, frames and action of each message.
+        self._waiting: dict[Address, deque[tuple[int, Message, Any]]] = {}
         self._bytes_of: dict[Address, int] = {}
         self.messages = 0
         self.bytes = 0
@@ -81,14 +84,19 @@ class Pending:
         self, client: Address, link: int, message: Message, source: Any, limits: Limits, now: float
     ) -> None:
         """Let a message wait behind those that do already, or give it up if too much waits."""
-        request_id: bytes = getattr(source, "request_id", b"")
         size = _size(message)
         held = self._bytes_of.get(client, 0)
-        if held + size > limits.pending_bytes_per_client or self.bytes + size > limits.pending_bytes:
-            why = f"its pipe is full, and {held} bytes wait for it; {self.bytes} bytes wait for all clients"
-            self._on_lost(client, request_id, why, now)
+        is_too_much = held + size > limits.pending_bytes_per_client
+        if is_too_much or self.bytes + size > limits.pending_bytes:
+            setting = PER_CLIENT if is_too_much else IN_ALL
+            why = (
+                f"its pipe is full, and {setting} allows no more to wait: {held} bytes wait for it, "
+                f"{self.bytes} for all clients"
+            )
+            self.lost.note(client, setting)
+            self._on_lost(client, source, why, now)
             return
-        self._waiting.setdefault(client, deque()).append((link, message, request_id))
+        self._waiting.setdefault(client, deque()).append((link, message, source))
         self._bytes_of[client] = held + size
         self.bytes += size
         self.messages += 1
@@ -124,22 +132,22 @@ class Pending:
         self._pause_s = RETRY_S if moved else min(2 * self._pause_s, RETRY_MAX_S)
         self.next_at = now + self._pause_s if self._waiting else inf
 
-    def _drop_first(self, client: Address, queue: deque[tuple[int, Message, bytes]]) -> bytes:
-        _, message, request_id = queue.popleft()
+    def _drop_first(self, client: Address, queue: deque[tuple[int, Message, Any]]) -> Any:
+        _, message, source = queue.popleft()
         size = _size(message)
         self._bytes_of[client] -= size
         self.bytes -= size
         self.messages -= 1
-        return request_id
+        return source
 
-    def _lose(self, client: Address, queue: deque[tuple[int, Message, bytes]], now: float) -> None:
+    def _lose(self, client: Address, queue: deque[tuple[int, Message, Any]], now: float) -> None:
         """The client is gone: nobody will read what waits for it."""
         while queue:
             self._on_lost(client, self._drop_first(client, queue), "it cannot be reached", now)
         del self._bytes_of[client]
 
-    def facts(self) -> dict[str, int]:
-        return {"pending_messages": self.messages, "pending_bytes": self.bytes}
+    def facts(self) -> dict[str, Any]:
+        return {"pending_messages": self.messages, "pending_bytes": self.bytes, **self.lost.facts()}
 
 
 def _size(message: Message) -> int:

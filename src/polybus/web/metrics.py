@@ -74,6 +74,10 @@ COUNTERS: Final = {
 }
 GAUGES: Final = {
     "services": ("polybus_services", "Services that are known."),
+    "silent_workers": (
+        "polybus_workers_silent",
+        "Workers that count as disconnected and may still answer what they have.",
+    ),
     "clients": ("polybus_clients", "Clients that have requests, or whose answers are kept."),
     "nodes": ("polybus_nodes", "Nodes in the catalog."),
     "requests": ("polybus_requests_unanswered", "Requests that are accepted and have not ended."),

@@ -192,3 +192,14 @@ def test_a_java_is_missed_only_by_those_who_have_spark(
     found = java_and_spark(tmp_path, monkeypatch, "exit 1")
     assert [found[name].mark for name in ("spark", "java")] == [doctor.OK, doctor.OK]
     assert "polybus[spark]" in found["spark"].found
+
+
+def test_answers_that_were_lost() -> None:
+    assert not list(doctor.check_answers({"answers_lost": 0, "answers_lost_at": {}}))
+    (found,) = doctor.check_answers({"answers_lost": 2, "answers_lost_at": {}})
+    assert (found.mark, found.advice) == (doctor.OK, ""), "clients that leave are no trouble"
+    at = {"limits.pending_bytes_per_client": 3}
+    (found,) = doctor.check_answers({"answers_lost": 5, "answers_lost_at": at})
+    assert found.mark == doctor.WARN
+    assert "5 did not reach their clients since the start, 3 of them" in found.found
+    assert "raise limits.pending_bytes_per_client (POLYBUS_LIMITS_PENDING_BYTES_PER_CLIENT)" in found.advice

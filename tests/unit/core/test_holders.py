@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, holders
 from polybus.core.lifecycle import RequestState, WorkerState
 from polybus.core.model import Heartbeat, JobOptions, Limits, QueuePolicy, Reason
 from support.invariants import check as check_tables
@@ -388,6 +388,66 @@ def test_other_brokers_learn_that_it_is_back(stage: Stage) -> None:
     assert stage.bus.services[b"rare"].roster.members
     assert stage.told("worker_up")[-1].reason == "it is heard again"
     check(stage)
+
+
+# -- let go ---------------------------------------------------------------------------------------
+
+
+def let_go(stage: Stage, *names: str) -> None:
+    """Another worker answers the request of these, which are silent."""
+    token = busy(stage, *names, "quick")
+    stage.result("quick", token)
+    assert not stage.bus.silent
+    stage.actions(act.Dismiss)
+
+
+def test_a_worker_that_was_let_go_is_told_once(stage: Stage) -> None:
+    let_go(stage, "w")
+    for _ in range(3):
+        stage.heard("w")
+    assert stage.one(act.Dismiss).peer == worker("w")
+    stage.do(events.Slot(worker("w"), "w"))
+    stage.do(events.Offer(worker("w"), "w", b"more"))
+    assert not stage.actions(act.Dismiss)
+    # With the next conversation all is as it was.
+    stage.worker("w", heartbeat=BEATS)
+    stage.gone("w")
+    stage.heard("w")
+    stage.heard("w")
+    assert len(stage.actions(act.Dismiss)) == 2, "it left, and the bus knows nothing of it"
+    check(stage)
+
+
+def test_a_worker_that_was_let_go_is_told_again_if_it_does_not_stop(stage: Stage) -> None:
+    let_go(stage, "w")
+    stage.heard("w")
+    assert stage.one(act.Dismiss).peer == worker("w")
+    stage.wait(holders.TOLD_FOR_S + 2.0, step=1.0)
+    assert not stage.bus.let_go
+    stage.actions(act.Dismiss)
+    stage.heard("w")
+    assert stage.one(act.Dismiss).peer == worker("w")
+
+
+def test_a_worker_that_works_for_nothing_and_goes_silent_is_told_when_it_is_heard(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    stage.heard("w")
+    stage.result("v", token)
+    stage.actions(act.Dismiss)
+    stage.wait(DEAD_S + 0.2)
+    assert worker("w") not in stage.bus.workers
+    assert worker("w") not in {told.peer for told in stage.actions(act.Dismiss)}
+    stage.heard("w")
+    stage.heard("w")
+    assert stage.one(act.Dismiss).peer == worker("w")
+    check(stage)
+
+
+def test_so_many_workers_that_were_let_go_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "MAX_LET_GO", 2)
+    stage = Stage(Limits(attempts=9))
+    let_go(stage, "u", "v", "w")
+    assert len(stage.bus.let_go) == 2
 
 
 # -- jobs -----------------------------------------------------------------------------------------

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from polybus.core.model import Heartbeat, QueuePolicy, Service
-from polybus.core.views import RATE_SPAN_S, Rates, request_view, service_view, totals, worker_view
+from polybus.core.views import (
+    RATE_SPAN_S,
+    Rates,
+    request_view,
+    requests,
+    service_view,
+    services,
+    totals,
+    worker_view,
+    workers,
+)
 from support.stage import Stage
 
 
@@ -71,12 +83,14 @@ def test_every_fact_about_services_workers_and_requests() -> None:
         "credit": 2,
         "free_slots": 0,
         "in_flight": 2,
+        "unanswered": 2,
         "load": 1.0,
         "done": 1,
         "late": False,
         "dead_after_s": 8.0,
         "up_s": 1.75,
         "silent_s": 0.25,
+        "silent_since": None,
         "missed_beats": 0,
     }
     assert service_view(stage.bus.services[b"mail"], stage.now, name_of, 0.5) == {
@@ -84,6 +98,7 @@ def test_every_fact_about_services_workers_and_requests() -> None:
         "state": "alive",
         "workers": 1,
         "late_workers": 0,
+        "silent_workers": 0,
         "up_s": 1.75,
         "silent_s": 0.25,
         "missed_beats": 0,
@@ -112,11 +127,56 @@ def test_every_fact_about_services_workers_and_requests() -> None:
         "dialect": "ebus",
         "state": "dispatched",
         "worker": "w",
+        "silent_workers": [],
         "attempt": 1,
         "age_s": 0.25,
         "expires_in_s": 59.75,
         "bytes": 3,
     }
+
+
+def test_a_silent_worker_is_listed_with_what_it_holds() -> None:
+    stage = Stage()
+    stage.bus.wall_offset = 1e9
+    stage.worker("w", "mail", credit=3, heartbeat=Heartbeat(8.0, 2.0))
+    heard_at = stage.now
+    for number in ("1", "2"):
+        stage.submit("c", number, "mail", ttl_s=60.0)
+    stage.wait(9.0)
+    (found,) = workers(stage.bus, stage.now, str)
+    assert (found["worker"], found["state"], found["late"]) == ("w", "silent", False)
+    assert (found["in_flight"], found["unanswered"], found["free_slots"], found["load"]) == (2, 2, 0, None)
+    assert found["silent_s"] == pytest.approx(stage.now - heard_at)
+    assert found["silent_since"] == pytest.approx(heard_at + 1e9)
+    (service,) = services(stage.bus, stage.now, str)
+    assert (service["state"], service["workers"], service["silent_workers"]) == ("silent", 0, 1)
+    assert [row["silent_workers"] for row in requests(stage.bus, stage.now, str, 10)] == [["w"], ["w"]]
+    assert (totals(stage.bus)["workers"], totals(stage.bus)["silent_workers"]) == (0, 1)
+    # Another one serves; the silent one still has its requests.
+    stage.worker("v", "mail", credit=1)
+    (service,) = services(stage.bus, stage.now, str)
+    assert (service["state"], service["workers"], service["silent_workers"]) == ("alive", 1, 1)
+    rows = requests(stage.bus, stage.now, str, 10)
+    assert sorted((row["worker"] or "", *row["silent_workers"]) for row in rows) == [("", "w"), ("v", "w")]
+    # One is answered: that one counts no more.
+    stage.result("v", next(row["token"] for row in rows if row["worker"]).encode())
+    assert [row["unanswered"] for row in workers(stage.bus, stage.now, str) if row["worker"] == "w"] == [1]
+    # It is heard again.
+    stage.heard("w")
+    assert {row["state"] for row in workers(stage.bus, stage.now, str)} == {"serving"}
+    (service,) = services(stage.bus, stage.now, str)
+    assert (service["workers"], service["silent_workers"]) == (2, 0)
+    assert not any(row["silent_workers"] for row in requests(stage.bus, stage.now, str, 10))
+
+
+def test_a_silent_worker_whose_answer_does_not_count_is_not_named() -> None:
+    stage = Stage()
+    stage.worker("w", "mail", heartbeat=Heartbeat(8.0, 2.0))
+    stage.submit("c", "1", "mail", ttl_s=60.0)
+    stage.wait(9.0)
+    token = stage.token("c", "1")
+    stage.bus.holders[token] = dict.fromkeys(stage.bus.holders[token], 0.0)
+    assert [row["silent_workers"] for row in requests(stage.bus, stage.now, str, 10)] == [[]]
 
 
 def test_totals_count_what_is_there() -> None:

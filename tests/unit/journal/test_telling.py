@@ -114,3 +114,15 @@ def test_a_row_without_what_it_does_not_have() -> None:
     row = {"at": NOON, "what": "replied", "reason": None, "body": [b"x"], "size": 0}
     assert json_row(row, bodies=False) == {"at": NOON.isoformat(), "what": "replied", "size": 0}
     assert json_row(row, bodies=True)["body_base64"] == ["eA=="]
+
+
+@pytest.mark.parametrize(
+    ("request_id", "words"),
+    [(b"r1", "should the client ask again with this id"), (b"", "no id, so it cannot")],
+)
+def test_whether_a_lost_answer_can_be_asked_for_again(logs: Logs, request_id: bytes, words: str) -> None:
+    """It is found by the token of its request: clients of some dialects give no ids."""
+    lost = Row("answer_lost", NOON_US + SECOND_US, token=b"lost-1", request_id=request_id, client=b"ada")
+    logs.write([*life_of("lost-1", NOON_US, "dispatched", "replied"), lost])
+    (request,) = trace([logs.journal], "lost-1").requests
+    assert words in explained(request.rows[-1])

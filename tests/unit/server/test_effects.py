@@ -12,7 +12,7 @@ from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bus import Bus
 from polybus.core.lifecycle import WorkerState
-from polybus.core.model import Heartbeat, Reason
+from polybus.core.model import Heartbeat, Limits, Reason
 from polybus.dialects.port import Voice
 from polybus.errors import LocalProtocolError
 from polybus.server.effects import Outbox
@@ -170,6 +170,35 @@ def test_what_a_client_did_not_take_is_counted(kind: str, number: int) -> None:
     assert office.bus.counters.answers_lost == 1
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_lost_answer_names_its_request(has_room: bool) -> None:
+    office = Office()
+    office.bus.listen(True, None)
+    if not has_room:
+        office.bus.change_limits(Limits(pending_bytes_per_client=1))
+    office.outbox.handlers[act.Observed] = observed = Observations()
+    office.worker()
+    # As a client of MDP, which has no request ids.
+    office.submit(b"")
+    (token,) = office.bus.requests
+    office.settle()
+    office.pump.refuse[b"c"] = errno.EHOSTUNREACH if has_room else errno.EAGAIN
+    office.bus.handle(events.Result(WORKER, token, [b"done"]), NOW)
+    office.settle()
+    (lost,) = [record for record in observed.records if record.what == "answer_lost"]
+    assert (lost.token, lost.service, lost.client) == (token, b"echo", CLIENT)
+    assert lost.client_voice is office.voice
+    assert ("limits.pending_bytes_per_client" in lost.reason) == (not has_room)
+
+
+class Observations:
+    def __init__(self) -> None:
+        self.records: list[act.Observed] = []
+
+    def __call__(self, record: act.Observed) -> None:
+        self.records.append(record)
+
+
 TO_PEERS_THAT_WAIT = (*TO_CLIENTS, "approve", "deny", "acknowledge", "say")
 
 
@@ -188,7 +217,7 @@ def test_what_a_client_has_no_room_for_waits(kind: str) -> None:
     assert office.settle() == []
     office.outbox.pending.resume(NOW + 1.0)
     assert [frames[1] for _, frames in office.pump.sent] == [kind.encode()] * 2
-    assert office.outbox.pending.facts() == {"pending_messages": 0, "pending_bytes": 0}
+    assert office.outbox.pending.messages == office.outbox.pending.bytes == 0
     assert office.bus.counters.answers_lost == 0
 
 

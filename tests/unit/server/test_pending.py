@@ -46,7 +46,7 @@ class Desk:
         self.lost: list[tuple[bytes, bytes, str]] = []
         pump: Any = self.pipes
         self.pending = Pending(
-            pump, lambda client, ident, why, now: self.lost.append((client[1], ident, why))
+            pump, lambda client, answer, why, now: self.lost.append((client[1], answer.request_id, why))
         )
 
     def add(self, client: tuple[int, bytes], body: bytes) -> None:
@@ -73,7 +73,7 @@ def test_what_waits_is_sent_in_order_when_there_is_room(desk: Desk) -> None:
     assert desk.pipes.sent == [(b"ann", b"%d" % number) for number in range(10)]
     assert not desk.pending
     assert desk.pending.next_at == inf
-    assert desk.pending.facts() == {"pending_messages": 0, "pending_bytes": 0}
+    assert desk.pending.facts() == {"pending_messages": 0, "pending_bytes": 0, "answers_lost_at": {}}
     assert not desk.lost
 
 
@@ -117,7 +117,7 @@ def test_what_waits_for_a_client_that_is_gone_is_lost_and_counted(desk: Desk) ->
     desk.pipes.room[b"ann"] = None
     desk.pending.resume(NOW + 1)
     assert desk.lost == [(b"ann", b"1", "it cannot be reached"), (b"ann", b"2", "it cannot be reached")]
-    assert desk.pending.facts() == {"pending_messages": 0, "pending_bytes": 0}
+    assert desk.pending.facts() == {"pending_messages": 0, "pending_bytes": 0, "answers_lost_at": {}}
     assert not desk.pending
 
 
@@ -130,6 +130,7 @@ def test_the_limit_of_a_client_in_bytes() -> None:
     ((name, ident, why),) = desk.lost
     assert (name, ident) == (b"ann", b"x" * 100)
     assert f"{2 * size} bytes wait for it" in why
+    assert desk.pending.facts()["answers_lost_at"] == {"limits.pending_bytes_per_client": 1}
     desk.add(BOB, b"x" * 100)
     assert desk.pending.messages == 3, "the others have a limit of their own"
 
@@ -141,3 +142,4 @@ def test_the_limit_of_all_clients_in_bytes() -> None:
         desk.add(client, b"x" * 100)
     assert desk.pending.bytes == 2 * size
     assert [name for name, _, _ in desk.lost] == [b"eve"]
+    assert desk.pending.facts()["answers_lost_at"] == {"limits.pending_bytes": 1}

@@ -12,6 +12,8 @@ const KINDS = {
   well: "good",
   ran: "good",
   late: "warn",
+  silent: "warn",
+  suspended: "warn",
   congested: "warn",
   waiting: "warn",
   draining: "warn",

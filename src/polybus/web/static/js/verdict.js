@@ -71,7 +71,7 @@ function ofServices(live) {
           ...place,
         ),
       );
-    if (row.state === "late" || row.state === "gone")
+    if (row.state === "late" || row.state === "gone" || row.state === "silent")
       found.push(warn(`${row.service}: its workers are ${row.state}`, ...place));
   }
   return found;

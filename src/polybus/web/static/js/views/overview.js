@@ -177,10 +177,15 @@ export default function overview(root) {
     tiles.workers.update(
       totals.workers,
       number(totals.workers),
-      look.workers_late
-        ? `${look.workers_late} late`
+      look.workers_late || totals.silent_workers
+        ? [
+            look.workers_late ? `${look.workers_late} late` : "",
+            totals.silent_workers ? `${totals.silent_workers} silent` : "",
+          ]
+            .filter(Boolean)
+            .join(", ")
         : `${plural(totals.nodes, "node")}, ${plural(totals.clients, "client")}`,
-      look.workers_late ? "warn" : "",
+      look.workers_late || totals.silent_workers ? "warn" : "",
     );
     history(tiles.history, facts);
     const [begin, end] = period();

@@ -7,6 +7,12 @@ import { number, plural, rate, share, size, span } from "../format.js";
 import { badgeKind, button, card, filterBox, heading, trouble } from "../parts.js";
 import { Table } from "../table.js";
 
+/** Who has a request: the worker that it is with, and silent ones that may still answer it. */
+function holders(row) {
+  const silent = (row.silent_workers || []).map((name) => `${name} (silent)`);
+  return [row.worker, ...silent].filter(Boolean).join(", ") || null;
+}
+
 const QUEUES = [
   {
     id: "queue",
@@ -97,7 +103,7 @@ export default function queues(root) {
       { id: "state", head: "state", minor: true, value: (row) => row.state, kind: badgeKind },
       { id: "client", head: "client", minor: true, class: "wrap", value: (row) => row.client },
       { id: "dialect", head: "dialect", minor: true, value: (row) => row.dialect },
-      { id: "worker", head: "worker", minor: true, class: "wrap", value: (row) => row.worker },
+      { id: "worker", head: "worker", minor: true, class: "wrap", value: holders },
       { id: "attempt", head: "attempt", number: true, minor: true, value: (row) => row.attempt },
       { id: "age", head: "age", number: true, value: (row) => row.age_s, show: span },
       {

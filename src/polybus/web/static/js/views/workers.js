@@ -33,7 +33,7 @@ export function workerColumns() {
       minor: true,
       value: (row) => row.silent_s,
       show: span,
-      kind: (_, row) => (row.late ? "amber" : ""),
+      kind: (_, row) => (row.late || row.state === "silent" ? "amber" : ""),
     },
     {
       id: "missed",
@@ -95,10 +95,12 @@ export default function workers(root) {
     card(null, null, table.element),
   );
   let rest = [];
+  // Silent workers are listed, too, though they are not connected.
+  const known = () => live.look.totals.workers + (live.look.totals.silent_workers || 0);
   const draw = () => {
     if (!live.look) return;
     const seen = new Set(live.look.workers.map((row) => row.worker));
-    const isCut = live.look.totals.workers > live.look.workers.length;
+    const isCut = known() > live.look.workers.length;
     table.update([
       ...live.look.workers,
       ...(isCut
@@ -108,7 +110,7 @@ export default function workers(root) {
   };
   const ask = async () => {
     // A look holds the busiest two hundred.
-    if (!live.look || live.look.totals.workers <= live.look.workers.length) return;
+    if (!live.look || known() <= live.look.workers.length) return;
     try {
       rest = await get("/api/workers");
       put(problem);
