@@ -56,7 +56,7 @@ class LiveBroker:
                     "serve",
                     "--any-port",
                     "--data-dir",
-                    str(Path(self._folder.name, "data")),
+                    str(self.data_dir),
                     *self._arguments,
                 ],
                 stdout=subprocess.PIPE,
@@ -92,6 +92,10 @@ class LiveBroker:
     def __getitem__(self, name: str) -> str:
         """The endpoint of a port setting."""
         return self.endpoints[name]
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self._folder.name, "data")
 
     def errors(self) -> str:
         """What the broker wrote to stderr."""
