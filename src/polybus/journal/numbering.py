@@ -56,7 +56,7 @@ class Life(Struct):
     _behind: list[int] = []
 
     def missing_after(self, seq: int) -> Missing | None:
-        """The records that are missing behind a number; None if all are there. All rows must have been read."""
+        """The records that are missing behind a number; None if all are there. For when all rows are read."""
         if len(self._behind) != len(self.holes):
             # Summed once: there may be thousands of holes, and as many requests that are asked for.
             self.holes.sort()

@@ -5,8 +5,8 @@
 
 What waits for the thread is bounded in bytes (`journal.buffer_bytes`).  If it does not fit, or if the disk
 says no, it is let go and counted, and the numbers of the records go on.  So a journal that cannot be written
-never stops the bus, and whoever reads it finds the hole and its size in the numbers.  Long before that the loop
-leaves out bodies: see `polybus.server.journaling`.
+never stops the bus, and whoever reads it finds the hole and its size in the numbers.  Long before that the
+loop leaves out bodies: see `polybus.server.journaling`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ try:
 
     RECORDERS: list[Any] = [PlainRecorder, CompiledRecorder]
     SPLITS: list[Any] = [columns.split, compiled_split]
-except (ImportError, ValueError):
+except (ImportError, KeyError, ValueError):
     RECORDERS, SPLITS = [PlainRecorder], [columns.split]
 
 HEAD = LogHead("tested", "life", 1, 0.0, {"3": "majordomo.clients", "4": "emqp.workers"})
