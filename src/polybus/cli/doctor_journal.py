@@ -18,10 +18,17 @@ def journal_findings(broker: dict[str, Any]) -> Iterator[tuple[str, str, str, st
         return
     lost = broker["journal_lost"]
     counts = f"{broker['journal_written']} records written, {lost} lost since the start"
+    dropped = broker.get("journal_bodies_dropped", 0)
+    if dropped:
+        counts += f", {dropped} without their bodies"
     if state != "on":
         yield "journal", "fail", f"{state}; {counts}; the bus goes on", DISK
     elif lost:
         advice = "'polybus journal verify' shows where they are missing"
+        yield "journal", "warn", counts, advice
+    elif dropped:
+        advice = "the disk was slower than the traffic: use a faster one, raise journal.buffer_bytes, "
+        advice += "or keep fewer bodies (journal.body_bytes, journal.no_bodies)"
         yield "journal", "warn", counts, advice
     else:
         yield "journal", "ok", counts, ""

@@ -57,8 +57,9 @@ def verify(
     lost; P2, one end for each, which is named; P3, given to a worker at least once, answered at most once.
 
     Requests that are still open are listed, and so are those that a broker took along when it was killed:
-    without a guarantee that is no breach. Holes are records that could not be written (a full disk) and that
-    the journal itself counts. The exit status is 1 if something is wrong. It may be run at any time.
+    without a guarantee that is no breach. Holes are records that could not be written (a full or slow disk)
+    and that the journal itself counts; a request whose end may be in one is unsure. The exit status is 1 if
+    something is wrong. It may be run at any time.
     """
     from polybus.cli.output import print_json
     from polybus.journal.verify import verify as check
@@ -103,7 +104,10 @@ def _show(verdict: Verdict, took_s: float) -> None:
         lines.append(f"WRONG  {problem.kind}: {problem.text}")
     for hole in verdict.holes[:SHOWN]:
         numbers = f"{hole.first} to {hole.last}"
-        lines.append(f"hole   broker {hole.broker}, life {hole.life}: {hole.records} records, {numbers}")
+        text = f"hole   broker {hole.broker}, life {hole.life}: {hole.records} records, {numbers}"
+        if hole.before is not None:
+            text += f", before {hole.before:%Y-%m-%d %H:%M:%S}"
+        lines.append(f"{text}: {hole.why}" if hole.why else text)
     lines += _more(len(verdict.holes), "holes")
     for kind, fates in sorted(verdict.fates.items()):
         for fate in fates[:SHOWN]:

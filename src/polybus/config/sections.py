@@ -192,6 +192,9 @@ class JournalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     body_bytes: Annotated[int, Meta(ge=0, le=1 << 24)] = 4096
     # Services and topics whose bodies are not kept at all, by pattern (`secret.*`).
     no_bodies: tuple[str, ...] = ()
+    # How many bytes of records may wait for the disk in the broker's memory. While more than half of that
+    # waits, records are written without their bodies; what does not fit is lost. Both are counted and told.
+    buffer_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 36)] = 256 * 1024 * 1024
     # Whether the broker has a process at its side that makes segments of it and tidies up. Without one
     # somebody else does that ('polybus archive'), or the oldest logs go when there are too many bytes.
     archive: bool = True

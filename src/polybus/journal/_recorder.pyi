@@ -7,9 +7,12 @@ from polybus.core.records import Request
 class CompiledRecorder:
     kind: str
     body_bytes: int
+    drops_bodies: bool
     keeps_bodies: Callable[[bytes], bool] | None
     @property
     def count(self) -> int: ...
+    @property
+    def bodies_dropped(self) -> int: ...
     def __init__(self, body_bytes: int = 0, keeps_bodies: Callable[[bytes], bool] | None = None) -> None: ...
     def note_request(
         self,

@@ -63,6 +63,8 @@ cdef class CompiledRecorder(Journal):
     cdef Py_ssize_t used, room
     cdef readonly Py_ssize_t count
     cdef public Py_ssize_t body_bytes
+    cdef public bint drops_bodies
+    cdef readonly Py_ssize_t bodies_dropped
     # Services whose bodies are not to be kept, by name; filled as they are met.
     cdef public object keeps_bodies
     cdef dict kept
@@ -137,6 +139,10 @@ cdef class CompiledRecorder(Journal):
             detail_size = min(detail_size, _DETAIL_MAX)
         if kept is not None and (body_size > self.body_bytes or len(kept) > SHORT_MAX or not self._keeps(service.name)):
             kept = None
+        # An empty body takes no room.
+        elif kept is not None and self.drops_bodies and body_size:
+            kept = None
+            self.bodies_dropped += 1
         size = (
             HEAD + 6 * 2 + 2 * 4 + PyBytes_GET_SIZE(request.token) + PyBytes_GET_SIZE(request.request_id)
             + PyBytes_GET_SIZE(service.name) + PyBytes_GET_SIZE(client_name) + PyBytes_GET_SIZE(worker_name)
@@ -217,6 +223,9 @@ cdef class CompiledRecorder(Journal):
             body_size += len(frame)
         if body_size > self.body_bytes or len(kept) > SHORT_MAX or not self._keeps(topic):
             kept = None
+        elif self.drops_bodies and body_size:
+            kept = None
+            self.bodies_dropped += 1
         size = HEAD + 6 * 2 + 2 * 4 + PyBytes_GET_SIZE(topic)
         if kept is not None:
             size += 2 + 4 * len(kept) + body_size
@@ -251,13 +260,25 @@ cdef class CompiledRecorder(Journal):
 
     def note(self, observed, double offset):
         """Something else that happened."""
-        self._append(write_observed(observed, offset, self.body_bytes, self.keeps_bodies))
+        cdef Py_ssize_t limit = self.body_bytes
+        if self.drops_bodies and observed.body is not None:
+            self._kept(observed.service, observed.body)
+            limit = 0
+        self._append(write_observed(observed, offset, limit, self.keeps_bodies))
 
     def note_dead(self, Request request, double now, double offset, str reason, str detail, list body):
         """A request was given up or expired, which is rare; `body` is its own."""
-        kept = kept_of(body, request.service.name, self.body_bytes, self.keeps_bodies)
+        kept = self._kept(request.service.name, body)
         text = options_text(request.options)
         self._append(write_request("dead", request, now, offset, reason, detail, body, kept, text))
+
+    cdef object _kept(self, bytes name, object body):
+        """What is kept of a body that is noted rarely."""
+        kept = kept_of(body, name, self.body_bytes, self.keeps_bodies)
+        if self.drops_bodies and kept is not None and any(kept):
+            self.bodies_dropped += 1
+            return None
+        return kept
 
     cdef _append(self, bytes record):
         cdef Py_ssize_t size = PyBytes_GET_SIZE(record)

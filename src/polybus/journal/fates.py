@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from polybus.core.ledger import GUARANTEED, REVIVED
-from polybus.journal.numbering import Life
+from polybus.journal.numbering import Life, Missing
 from polybus.journal.record import TERMINAL
 
 COLUMNS: Final = ("life", "seq", "at", "what", "token", "request_id", "service", "reason", "dispatched_at")
@@ -275,7 +275,8 @@ class _Judgement:
     def _unfinished(self) -> None:
         world, last = self._world, self._rows[-1]
         step = f"{last['what']} at {_clock(last['at'])}"
-        if last["life"] in world.running:
+        missing = world.lives[last["life"]].missing_after(last["seq"])
+        if last["life"] in world.running and missing is None:
             self._note("open", last, step)
             return
         kept = world.kept(self._token) if world.kept is not None and self._is_guaranteed else None
@@ -285,8 +286,8 @@ class _Judgement:
             self._note(
                 "unsure", last, f"{step}; the store says that it has {kept}, the record of that is missing"
             )
-        elif world.lives[last["life"]].has_hole_after(last["seq"]):
-            self._note("unsure", last, f"{step}; its end may be among the records that are missing")
+        elif missing is not None:
+            self._note("unsure", last, f"{step}; its end may be among {_told(missing)}")
         elif self._is_guaranteed:
             self._lost_though_guaranteed(last, step)
         else:
@@ -311,6 +312,13 @@ class _Judgement:
         known = self._world.lives[life]
         end = "stopped" if known.is_stopped else "was killed"
         return f"the broker {end} at {_clock(known.last_at)}"
+
+
+def _told(missing: Missing) -> str:
+    text = f"the {missing.records} records that are missing since then"
+    if missing.before is not None:
+        text = f"{text}, before {_clock(missing.before)}"
+    return f"{text}: {missing.why}" if missing.why else text
 
 
 def _clock(at: datetime) -> str:

@@ -6,15 +6,28 @@ kept, which are few: so it does not matter how many rows there are.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import accumulate
+from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-COLUMNS: Final = ("broker", "life", "seq", "at", "what", "size")
+COLUMNS: Final = ("broker", "life", "seq", "at", "what", "size", "reason", "detail")
+# Rows that tell of the life itself.
+_SPECIAL: Final = pa.array(["hole", "records_lost", "stopped"])
+
+
+class Missing(Struct, frozen=True):
+    """Records that are not in a journal: how many, before which time, and why, if the broker said so."""
+
+    records: int
+    before: datetime | None
+    why: str
 
 
 class Life(Struct):
@@ -33,11 +46,31 @@ class Life(Struct):
     # Numbers that are there, and numbers of which a row says that they are missing: from, to.
     runs: list[tuple[int, int]] = []
     holes: list[tuple[int, int]] = []
+    # When the first record behind each hole was made, by the hole's last number.
+    hole_ends: dict[int, datetime] = {}
+    # What the broker said about records that it lost: behind which number, and why.
+    losses: list[tuple[int, str]] = []
     # Its first records were removed when they were old enough.
     is_trimmed: bool = False
+    # How many records are missing from each hole on.
+    _behind: list[int] = []
 
-    def has_hole_after(self, seq: int) -> bool:
-        return any(last >= seq for _, last in self.holes)
+    def missing_after(self, seq: int) -> Missing | None:
+        """The records that are missing behind a number; None if all are there. For when all rows are read."""
+        if len(self._behind) != len(self.holes):
+            # Summed once: there may be thousands of holes, and as many requests that are asked for.
+            self.holes.sort()
+            counts = [last - first + 1 for first, last in self.holes]
+            self._behind = list(accumulate(reversed(counts)))[::-1]
+        at = bisect_left(self.holes, seq, key=itemgetter(1))
+        if at == len(self.holes):
+            return None
+        before = self.hole_ends.get(self.holes[-1][1])
+        return Missing(self._behind[at], before, self.why_missing(self.holes[at][0]))
+
+    def why_missing(self, seq: int) -> str:
+        """What the broker said about the loss of a record; empty if it said nothing."""
+        return next((why for at, why in sorted(self.losses) if at >= seq), "")
 
 
 class Wrong(Struct, frozen=True):
@@ -76,11 +109,14 @@ class Numbering:
             life = self.lives[name] = Life(part["broker"][0].as_py(), name, span["min"], span["max"])
         life.first_at = min(life.first_at, span["min"])
         life.last_at = max(life.last_at, span["max"])
-        special = part.filter(pc.is_in(part["what"], pa.array(["hole", "stopped"]))).to_pylist()
+        special = part.filter(pc.is_in(part["what"], _SPECIAL)).select(list(COLUMNS)).to_pylist()
         for row in special:
             if row["what"] == "stopped":
                 life.is_stopped = True
+            elif row["what"] == "records_lost":
+                life.losses.append((row["seq"], row["detail"] or row["reason"] or ""))
             else:
+                life.hole_ends[row["seq"]] = row["at"]
                 life.holes.append((row["seq"] - row["size"] + 1, row["seq"]))
         life.rows += part.num_rows
         if any(row["what"] == "hole" for row in special):

@@ -97,6 +97,9 @@ WHATS: Final = (
     "other",
     # A worker offers one more service.
     "offered",
+    # The journal about itself: records that it has not, and records whose bodies it has not, with the reason.
+    "records_lost",
+    "bodies_dropped",
 )
 WHAT_NUMBERS: Final = {name: number for number, name in enumerate(WHATS)}
 DIALECTS: Final = ("", "ebus", "emqp", "mdp1", "mdp2", "mdr", "dbp", "bridge", "broker", "none")

@@ -34,6 +34,10 @@ class Recorder(Journal):
     kind: str
     # How many rows were noted since the last `take`.
     count: int
+    # While this is true, records are noted without bodies, and `bodies_dropped` counts the bodies that would
+    # have been kept.
+    drops_bodies: bool
+    bodies_dropped: int
 
     def take(self) -> tuple[int, bytes]:
         """What was noted since the last call: how many rows, and their bytes."""
@@ -48,6 +52,8 @@ class PlainRecorder(Recorder):
     def __init__(self, body_bytes: int = 0, keeps_bodies: Callable[[bytes], bool] | None = None) -> None:
         self.body_bytes = body_bytes
         self.keeps_bodies = keeps_bodies
+        self.drops_bodies = False
+        self.bodies_dropped = 0
         self._records: list[bytes] = []
         self.count = 0
         # Whose acceptance was noted last, with nothing after it.
@@ -92,10 +98,19 @@ class PlainRecorder(Recorder):
         self._append(write_row(row))
 
     def _kept(self, name: bytes, body: Body | None) -> tuple[bytes, ...] | None:
-        return kept_of(body, name, self.body_bytes, self.keeps_bodies)
+        kept = kept_of(body, name, self.body_bytes, self.keeps_bodies)
+        # An empty body takes no room.
+        if self.drops_bodies and kept is not None and any(kept):
+            self.bodies_dropped += 1
+            return None
+        return kept
 
     def note(self, observed: Observed, offset: float) -> None:
-        self._append(write_observed(observed, offset, self.body_bytes, self.keeps_bodies))
+        limit = self.body_bytes
+        if self.drops_bodies and observed.body is not None:
+            self._kept(observed.service, observed.body)
+            limit = 0
+        self._append(write_observed(observed, offset, limit, self.keeps_bodies))
 
     def _append(self, record: bytes) -> None:
         self._records.append(record)

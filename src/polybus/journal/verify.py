@@ -48,6 +48,9 @@ class Hole(Struct, frozen=True):
     life: str
     first: int
     last: int
+    # When the first record behind it was made, and why the broker lost it, if it said so.
+    before: datetime | None = None
+    why: str = ""
 
     @property
     def records(self) -> int:
@@ -129,7 +132,10 @@ class _Check:
         verdict.requests = self._fates.accepted
         verdict.ends = dict(sorted(self._fates.ends.items()))
         for life in lives.values():
-            verdict.holes += [Hole(life.broker, life.name, *hole) for hole in life.holes]
+            verdict.holes += [
+                Hole(life.broker, life.name, *hole, life.hole_ends.get(hole[1]), life.why_missing(hole[0]))
+                for hole in life.holes
+            ]
         order = self._numbering.in_order()
         running = frozenset(each[-1].name for each in order.values() if self._is_running)
         world = World(lives, order, running, self._kept, self._now)

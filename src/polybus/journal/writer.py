@@ -3,9 +3,10 @@
     loop:    append(count, payload) …     (never waits, never raises)
     thread:  … write … sync … roll
 
-What waits for the thread is bounded in bytes.  If it does not fit, or if the disk says no, it is let go and
-counted, and the numbers of the records go on.  So a journal that cannot be written never stops the bus, and
-whoever reads it finds the hole and its size in the numbers.
+What waits for the thread is bounded in bytes (`journal.buffer_bytes`).  If it does not fit, or if the disk
+says no, it is let go and counted, and the numbers of the records go on.  So a journal that cannot be written
+never stops the bus, and whoever reads it finds the hole and its size in the numbers.  Long before that the
+loop leaves out bodies: see `polybus.server.journaling`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from polybus.journal.log import (
     write_head,
 )
 
-# What may wait for the disk. A second of heavy traffic; more would only be lost later.
-WAITING_BYTES: Final = 64 * 1024 * 1024
+# What may wait for the disk unless the settings say otherwise.
+WAITING_BYTES: Final = 256 * 1024 * 1024
 # Records become durable at most so much later than they happened.
 SYNC_S: Final = 0.02
 # A log is finished when it is this large or this old; the archiver reads finished ones.
@@ -49,6 +50,8 @@ SLOW_ROLL_S: Final = 60.0
 PIECES: Final = max(16, min(os.sysconf("SC_IOV_MAX"), 1024))
 # After an error the disk is tried again this much later.
 RETRY_S: Final = 1.0
+# A full buffer takes so long on a disk that writes 10 MB in a second.
+STOP_S: Final = 30.0
 
 
 class JournalState(Struct, frozen=True):
@@ -62,6 +65,10 @@ class JournalState(Struct, frozen=True):
     # The number of the last log that is finished, and how many were removed because there were too many.
     finished: int = 0
     removed: int = 0
+    # Of the lost records, those that found no room in the buffer. The disk refused the others.
+    overflowed: int = 0
+    # Why the disk refused records the last time, also if it takes them again.
+    refusal: str = ""
 
 
 class JournalWriter:
@@ -97,22 +104,24 @@ class JournalWriter:
         self._on_finished = on_finished
         self._clock = clock
         self._wall = wall
-        # Shared; a deque needs no lock, and one that counts too much for a moment does no harm.
+        # Shared; a deque needs no lock.
         self._waiting: deque[tuple[int, int, bytes]] = deque()
-        self._waiting_bytes = 0
         self._news = threading.Event()
         self._stopping = False
         # The loop's own.
         self._next = 1
-        self._lost = 0
+        self._overflowed = 0
+        self._bytes_in = 0
         # The thread's own.
+        self._bytes_out = 0
         self._file = -1
         self._size = 0
         self._opened_at = 0.0
         self._number = 0
         self._written = 0
-        self._lost_here = 0
+        self._refused = 0
         self._trouble = ""
+        self._refusal = ""
         self._begun = False
         self._finished = 0
         self._removed = 0
@@ -123,32 +132,51 @@ class JournalWriter:
     def start(self) -> None:
         self._thread.start()
 
-    def append(self, count: int, payload: bytes) -> None:
-        """Have these records written."""
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes in memory that are not on disk yet; the thread may be writing some of them."""
+        return self._bytes_in - self._bytes_out
+
+    @property
+    def lost(self) -> int:
+        """Records that are not in the journal and will not be."""
+        return self._overflowed + self._refused
+
+    def append(self, count: int, payload: bytes, *, force: bool = False) -> None:
+        """Have these records written. `force` is for those that tell of losses: they may exceed the limit."""
         first = self._next
         self._next += count
         size = len(payload)
-        if self._waiting_bytes + size > self._most or size > MAX_BATCH_BYTES:
-            self._lost += count
+        if (self._bytes_in - self._bytes_out + size > self._most and not force) or size > MAX_BATCH_BYTES:
+            self._overflowed += count
             return
-        self._waiting_bytes += size
+        self._bytes_in += size
         self._waiting.append((first, count, payload))
         if not self._news.is_set():
             self._news.set()
 
     def state(self) -> JournalState:
-        lost = self._lost + self._lost_here
         trouble = self._trouble
         if not self._stopping and not self._thread.is_alive():
             trouble = "the journal's thread has ended; what it said is on standard error"
-        return JournalState(self._written, lost, self._waiting_bytes, trouble, self._finished, self._removed)
+        return JournalState(
+            self._written,
+            self.lost,
+            self.waiting_bytes,
+            trouble,
+            self._finished,
+            self._removed,
+            self._overflowed,
+            self._refusal,
+        )
 
-    def stop(self, timeout_s: float = 10.0) -> int:
+    def stop(self, timeout_s: float = STOP_S) -> int:
         """Write what waits and finish the log. How many records were lost in all."""
         self._stopping = True
         self._news.set()
         self._thread.join(timeout_s)
-        return self._lost + self._lost_here
+        # What a thread has not written by now goes with the process.
+        return self._next - 1 - self._written
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -158,7 +186,8 @@ class JournalWriter:
             # With no log open there is nothing to finish.
             self._news.wait(self.roll_s if self._file >= 0 else None)
             # What comes meanwhile is written with it: fewer, larger writes, and the loop keeps its lock.
-            if not self._stopping:
+            # With a whole log's worth of records waiting, a pause would only let the buffer fill.
+            if not self._stopping and self.waiting_bytes < self._roll_bytes:
                 time.sleep(self._sync_s)
             self._news.clear()
             self._turn()
@@ -182,11 +211,12 @@ class JournalWriter:
                 self._trouble = ""
         except OSError as error:
             self._trouble = f"the journal cannot be written: {error.strerror or error} ({self._folder})"
-            self._lost_here += sum(count for _, count, _ in taken)
+            self._refusal = self._trouble
+            self._refused += sum(count for _, count, _ in taken)
             self._finish()
             time.sleep(0 if self._stopping else RETRY_S)
         finally:
-            self._waiting_bytes -= size
+            self._bytes_out += size
         if self._waiting:
             self._news.set()
 

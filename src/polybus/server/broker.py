@@ -372,7 +372,10 @@ class Broker:
             self._spans.close()
         missing = self._journaling.close(now)
         if missing:
-            log(f"{missing} records are missing in the journal", "error", missing=missing)
+            where = "'polybus journal verify' shows where"
+            log(
+                f"{missing} records are missing in the journal of this run; {where}", "error", missing=missing
+            )
         self._datagrams.close()
         self._data_dir.release()
         for link in self._assembly.links:

@@ -61,6 +61,10 @@ COUNTERS: Final = {
     "logs_evicted": ("polybus_log_records_evicted", "Log records let go for want of room."),
     "journal_written": ("polybus_journal_records_written", "Records written to the journal."),
     "journal_lost": ("polybus_journal_records_lost", "Records that are missing in the journal."),
+    "journal_bodies_dropped": (
+        "polybus_journal_bodies_dropped",
+        "Records of the journal whose bodies were left out because the disk was slower than the traffic.",
+    ),
     "archiver_segments": ("polybus_archiver_segments", "Segments that the archiver has made."),
     "archiver_rows": ("polybus_archiver_rows", "Rows in the segments that the archiver has made."),
     "archiver_missing": ("polybus_archiver_rows_missing", "Records that the archiver found missing."),

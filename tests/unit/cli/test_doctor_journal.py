@@ -26,6 +26,7 @@ DAMAGED = {"archiver_damage": 2, "archiver_last_damage": "x.log: cut off"}
         ({}, ["ok", "ok"], "7 records written"),
         ({"journal": "off"}, ["ok"], "off"),
         ({"journal_lost": 5}, ["warn", "ok"], "5 lost"),
+        ({"journal_bodies_dropped": 4}, ["warn", "ok"], "raise journal.buffer_bytes"),
         ({"journal": "it cannot be written: No space left"}, ["fail", "ok"], "the bus goes on"),
         ({"archiver": "off"}, ["ok", "ok"], "polybus archive"),
         ({"archiver": "off: it needs the package pyarrow"}, ["ok", "warn"], "pip install pyarrow"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +38,7 @@ from polybus.journal.log import (
     write_head,
 )
 from polybus.journal.writer import JournalWriter
+from support.patience import patient
 from support.waiting import until
 
 HEAD = LogHead("tested", "life", 1, 5.0, {"1": "ebus.frontend"})
@@ -183,6 +187,47 @@ def test_what_does_not_fit_is_counted_and_leaves_a_hole_in_the_numbers(folder: P
     writer.start()
     assert writer.stop() == 3
     assert [(first, count) for first, count, _ in records_in(folder)] == [(1, 1), (5, 1)]
+
+
+def test_what_tells_of_a_loss_goes_in_above_the_limit(folder: Path) -> None:
+    writer = JournalWriter(folder, "tested", "life", {1: "ebus.frontend"}, waiting_bytes=10)
+    writer.append(1, b"1234567890")
+    writer.append(2, b"lost")
+    writer.append(1, b"the loss", force=True)
+    assert (writer.lost, writer.state().overflowed, writer.waiting_bytes) == (2, 2, 18)
+    writer.start()
+    assert writer.stop() == 2
+    assert writer.waiting_bytes == 0
+    assert list(records_in(folder)) == [(1, 1, b"1234567890"), (4, 1, b"the loss")]
+
+
+def test_what_a_writer_has_not_written_when_it_must_end_counts_as_lost(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(writer_module.os, "fdatasync", lambda file: hangs.wait(patient(30.0)))
+    writer = open_writer(folder)
+    writer.append(3, b"on a disk that hangs")
+    until(lambda: writer._file >= 0)
+    assert writer.stop(timeout_s=0.01) == 3
+    hangs.set()
+    assert writer.stop() == 0
+
+
+def test_a_writer_that_is_behind_does_not_pause(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic, time=time.time)
+    monkeypatch.setattr(writer_module, "time", clock)
+    writer = JournalWriter(folder, "tested", "life", {1: "ebus.frontend"}, sync_s=0.5, roll_bytes=100)
+    for _ in range(10):
+        writer.append(1, bytes(50))
+    writer.start()
+    until(lambda: writer.state().written == 10)
+    assert pauses == []
+    writer.append(1, b"little")
+    until(lambda: writer.state().written == 11)
+    assert pauses == [0.5]
+    assert writer.stop() == 0
 
 
 def test_batches_with_a_hole_between_them_are_not_joined(folder: Path) -> None:

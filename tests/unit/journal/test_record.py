@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from polybus.core.actions import Observed
 from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions
@@ -24,7 +25,7 @@ try:
 
     RECORDERS: list[Any] = [PlainRecorder, CompiledRecorder]
     SPLITS: list[Any] = [columns.split, compiled_split]
-except (ImportError, ValueError):
+except (ImportError, KeyError, ValueError):
     RECORDERS, SPLITS = [PlainRecorder], [columns.split]
 
 HEAD = LogHead("tested", "life", 1, 0.0, {"3": "majordomo.clients", "4": "emqp.workers"})
@@ -118,6 +119,28 @@ def test_both_recorders_write_the_same(happened: list[Any], offset: float, limit
     assert list(read_rows(b"".join(map(write_row, rows)))) == rows
     for row in rows:
         assert row.body is None or (keeps and sum(map(len, row.body)) <= limit)
+
+
+@given(happened=happenings, observed=bodies, limit=st.integers(0, 600))
+@settings(max_examples=200, deadline=None)
+def test_records_without_bodies_are_the_same_but_for_the_bodies(
+    happened: list[Any], observed: Any, limit: int
+) -> None:
+    rows: dict[bool, list[Row]] = {}
+    for drops in (False, True):
+        recorders = [kind(limit) for kind in RECORDERS]
+        written = []
+        for recorder in recorders:
+            recorder.drops_bodies = drops
+            recorder.note(Observed(1.0, "log", service=b"s", body=observed), 0.0)
+            written.append(record(recorder, happened, 1e9))
+        assert all(one == written[0] for one in written)
+        rows[drops] = list(read_rows(written[0][1]))
+        kept = sum(any(row.body or ()) for row in rows[False])
+        assert {recorder.bodies_dropped for recorder in recorders} == {kept if drops else 0}
+    assert not any(any(row.body or ()) for row in rows[True])
+    bare = [[structs.replace(row, body=None) for row in each] for each in rows.values()]
+    assert bare[0] == bare[1]
 
 
 @given(happened=happenings, offset=st.floats(0, 2e9))

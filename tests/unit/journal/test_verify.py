@@ -262,6 +262,52 @@ def test_what_may_be_in_a_hole_is_not_called_lost(logs: Logs) -> None:
     assert verdict.counts == {"unsure": 1}
 
 
+def loss(at_us: int, size: int) -> Row:
+    return Row("records_lost", at_us, size=size, reason="journal.buffer_bytes", detail="the buffer is full")
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_what_may_be_in_a_hole_of_a_running_broker_is_not_called_open(logs: Logs, archived: bool) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, "dispatched")])
+    logs.skip(7)
+    logs.write([*life_of("life-2", NOON_US + SECOND_US, "dispatched")])
+    logs.skip(2)
+    later = NOON_US + 2 * SECOND_US
+    logs.write([loss(later, 9), *life_of("life-3", later, "dispatched")])
+    if archived:
+        logs.archive()
+    verdict = verify(logs.journal, is_running=True)
+    assert verdict.is_well
+    assert verdict.counts == {"unsure": 2, "open": 1}
+    assert [fate.token for fate in verdict.fates["open"]] == ["life-3"]
+    texts = {fate.token: fate.text for fate in verdict.fates["unsure"]}
+    assert "the 9 records that are missing since then, before 2023-11-14 22:00:02" in texts["life-1"]
+    assert "the 2 records that are missing since then, before 2023-11-14 22:00:02" in texts["life-2"]
+    assert all(text.endswith(": the buffer is full") for text in texts.values())
+    assert [(hole.records, hole.why) for hole in verdict.holes] == [
+        (7, "the buffer is full"),
+        (2, "the buffer is full"),
+    ]
+
+
+def test_the_store_knows_which_jobs_are_open_though_records_are_missing(logs: Logs) -> None:
+    logs.write(
+        [
+            started(),
+            *life_of("life-1", NOON_US, "dispatched", reason=GUARANTEED),
+            *life_of("life-2", NOON_US, "dispatched", reason=GUARANTEED),
+            *life_of("life-3", NOON_US, "dispatched", reason=GUARANTEED),
+        ]
+    )
+    logs.skip(7)
+    logs.write([Row("beat", NOON_US + SECOND_US)])
+    kept = {"life-1": "open", "life-2": "ended"}
+    verdict = verify(logs.journal, kept=kept.get, now=NOW, is_running=True)
+    assert verdict.is_well
+    named = {kind: [fate.token for fate in found] for kind, found in verdict.fates.items()}
+    assert named == {"open": ["life-1"], "unsure": ["life-2", "life-3"]}
+
+
 def test_what_was_removed_because_of_its_age_is_not_missing(logs: Logs) -> None:
     logs.write([started(), *life_of("life-1", NOON_US), *life_of("life-2", NOON_US, *WHOLE)])
     logs.archive()

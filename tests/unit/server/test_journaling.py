@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,13 +16,15 @@ import pytest
 from polybus.config import JournalSettings
 from polybus.core import events
 from polybus.core.bus import Bus
+from polybus.journal import writer as writer_module
 from polybus.journal.log import FINISHED, Batch, log_files, log_path, read_batches, read_head
 from polybus.journal.progress import Progress, write_progress
 from polybus.journal.record import Row, read_rows
+from polybus.journal.verify import verify
 from polybus.journal.writer import ROLL_S, SLOW_ROLL_S
 from polybus.server import archiving
 from polybus.server.archiving import Archiving
-from polybus.server.journaling import BEAT_S, Journaling
+from polybus.server.journaling import BEAT_S, TELL_S, Journaling
 from support.patience import patient
 from support.waiting import until
 
@@ -75,6 +79,125 @@ def test_bodies_that_are_not_to_be_kept_are_not_kept_while_somebody_listens_in_e
     journaling.close(2.0)
     bodies = [(row.service, row.body) for row in rows_in(tmp_path) if row.what == "published"]
     assert bodies == [(b"secret.key", None), (b"open", (b"x",))] * 2
+
+
+# -- a disk that is slower than the traffic ----------------------------------------------------------
+
+SMALL = JournalSettings(archive=False, buffer_bytes=1 << 20)
+KIB = 1024
+
+
+class Slow:
+    """A disk that takes nothing until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = threading.Event()
+        sync = os.fdatasync
+
+        def wait(file: int) -> None:
+            assert self.go.wait(patient(30.0))
+            sync(file)
+
+        monkeypatch.setattr(writer_module.os, "fdatasync", wait)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    return Slow(monkeypatch)
+
+
+def publish(bus: Bus, journaling: Journaling, count: int, size: int, now: float) -> None:
+    """So many publications, each in a turn of its own."""
+    for _ in range(count):
+        bus.handle(events.Publish(b"t", [bytes(size)]), now)
+        journaling.flush(now)
+
+
+def test_bodies_are_left_out_before_records_are_lost(
+    tmp_path: Path, slow: Slow, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bus = Bus(b"life-")
+    journaling = Journaling(bus, SMALL, "tested", tmp_path)
+    journaling.begin({}, 0.0)
+    # More than would fit with its bodies.
+    publish(bus, journaling, 1000, 4 * KIB, 1.0)
+    facts = journaling.facts()
+    assert facts["journal_lost"] == 0
+    assert facts["journal_bodies_dropped"] > 800
+    assert facts["journal_waiting_bytes"] < 1 << 20
+    slow.go.set()
+    until(lambda: not journaling.facts()["journal_waiting_bytes"])
+    publish(bus, journaling, 1, 10, 2.0)
+    publish(bus, journaling, 1, 4 * KIB, 3.0)
+    dropped = journaling.facts()["journal_bodies_dropped"]
+    assert dropped <= facts["journal_bodies_dropped"] + 1
+    assert journaling.close(4.0) == 0
+    rows = rows_in(tmp_path)
+    published = [row for row in rows if row.what == "published"]
+    assert [row.body_size for row in published] == [4 * KIB] * 1000 + [10, 4 * KIB]
+    assert sum(row.body is None for row in published) == dropped
+    # The first and the last of them are whole, and the journal says how many are not, and why.
+    assert published[0].body == published[-1].body == (bytes(4 * KIB),)
+    told = [row for row in rows if row.what == "bodies_dropped"]
+    assert sum(row.size for row in told) == dropped
+    assert {row.reason for row in told} == {"journal.buffer_bytes"}
+    lines = capfd.readouterr().err.splitlines()
+    # At once, and the rest in the end: there is no line for every turn.
+    assert len(lines) == len(told) == 2
+    assert "records are in the journal without their bodies" in lines[0]
+    assert "journal.buffer_bytes = 1048576" in lines[0]
+
+
+def test_records_that_find_no_room_are_told_with_the_reason(
+    tmp_path: Path, slow: Slow, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bus = Bus(b"life-")
+    journaling = Journaling(bus, SMALL, "tested", tmp_path)
+    journaling.begin({}, 0.0)
+    publish(bus, journaling, 20_000, 0, 1.0)
+    lost = journaling.facts()["journal_lost"]
+    assert 0 < lost < 20_000
+    (first,) = capfd.readouterr().err.splitlines()
+    assert "1 records are missing in the journal" in first
+    assert "the buffer is full (journal.buffer_bytes = 1048576)" in first
+    assert "faster disk, raise journal.buffer_bytes, or keep fewer bodies" in first
+    # The next line tells of everything since then.
+    journaling.flush(1.0 + TELL_S)
+    (second,) = capfd.readouterr().err.splitlines()
+    assert f"{lost - 1} records are missing in the journal" in second
+    journaling.flush(1.0 + 2 * TELL_S)
+    assert not capfd.readouterr().err
+    slow.go.set()
+    assert journaling.close(60.0) == lost
+    rows = rows_in(tmp_path)
+    told = [(row.size, row.reason) for row in rows if row.what == "records_lost"]
+    assert told == [(1, "journal.buffer_bytes"), (lost - 1, "journal.buffer_bytes")]
+    assert rows[-1].what == "stopped"
+    verdict = verify(tmp_path / "journal")
+    assert verdict.is_well
+    assert sum(hole.records for hole in verdict.holes) == lost
+    assert all("journal.buffer_bytes = 1048576" in hole.why for hole in verdict.holes)
+
+
+def test_records_that_the_disk_refuses_are_told_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writer_module.os, "fdatasync", refuse)
+    bus = Bus(b"life-")
+    journaling = Journaling(bus, SMALL, "tested", tmp_path)
+    journaling.begin({}, 0.0)
+    publish(bus, journaling, 1, 10, 1.0)
+    until(lambda: journaling.facts()["journal_lost"])
+    journaling.flush(2.0)
+    said = capfd.readouterr().err
+    assert (
+        "records are missing in the journal: the journal cannot be written: No space left on device" in said
+    )
+    assert "Make room on the disk" in said
+    journaling.close(3.0)
 
 
 # -- the archiver ---------------------------------------------------------------------------------
