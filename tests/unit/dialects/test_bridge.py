@@ -632,3 +632,31 @@ def test_a_neighbour_is_told_how_much_time_is_left(ttl_s: float, waits_s: float,
     call = wire.read(sent.worker.voice.deliver(sent.worker, sent))
     assert isinstance(call, say.Request)
     assert call.ttl_ms == (None if ttl_ms is None else pytest.approx(ttl_ms, abs=200 if waits_s else 1))
+
+
+def test_every_fact_about_a_neighbour() -> None:
+    world = World()
+    b = world.broker("B")
+    b.worker("w", "echo", credit=9)
+    a = world.broker("A", peers=["B"])
+    a.worker("own", "tea")
+    a.worker("own too", "milk")
+    world.wait(1.0)
+    for number in "123":
+        a.ask("c", number, "echo")
+    world.run()
+    b.answer("w", b.orders("w")[0], b"done")
+    world.run()
+    assert a.bus.bridging is not None
+    worker = a.bus.bridging.workers["B"]
+    now = worker.seen_at + 1.23456
+    worker.since = now - 7.65432
+    assert a.bus.bridging.view("B", now) == {
+        "up_s": 7.654,
+        "silent_s": 1.235,
+        "in_flight": 2,
+        "done": 1,
+        "offers": 1,
+        "told": 2,
+        "ignored": 0,
+    }
