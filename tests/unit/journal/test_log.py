@@ -31,6 +31,7 @@ from polybus.journal.log import (
     log_path,
     read_batches,
     read_head,
+    sync_folder,
     write_batch,
     write_head,
 )
@@ -322,7 +323,7 @@ def test_a_log_is_finished_when_it_is_old_and_somebody_is_told(folder: Path) -> 
 def test_a_log_that_cannot_be_begun_leaves_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty log without a head would be damage to every reader."""
     refused = True
-    sync = writer_module.sync_folder
+    sync = sync_folder
 
     def refuse(path: Path) -> None:
         if refused:
@@ -384,7 +385,7 @@ def test_the_oldest_logs_go_until_the_rest_is_small_enough(folder: Path, keep_by
 
 
 def test_room_for_exactly_two_logs_keeps_two(folder: Path) -> None:
-    sizes = []
+    sizes: list[int] = []
     for number in range(4):
         writer = open_writer(folder, keep_bytes=2 * sizes[0] if sizes else 1_000_000, wall=lambda: 5.0)
         writer.append(1, bytes(100))
