@@ -125,7 +125,7 @@ class TestsByLine:
     def _naming(self, file: str) -> set[str]:
         """The tests in files that import the module."""
         package, _, name = file.removesuffix(".py").partition("/")
-        module = rf"polybus\.{package}(\.{name}\b| import [^\n]*\b{name}\b)"
+        module = rf"polybus\.{package}(\.{name}\b| import (\([^)]*|[^\n(]*)\b{name}\b)"
         if file not in self._named:
             self._named[file] = {path for path in self._files if re.search(module, (ROOT / path).read_text())}
         return {test for test in self.seconds if test.split("::")[0] in self._named[file]}

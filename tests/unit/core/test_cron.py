@@ -282,3 +282,33 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
         for _ in range(3):
             dues.append(cron.after(dues[-1]))
         assert all(a < b for a, b in pairwise(dues))
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("0 0 1 * ?", "0 0 1 * *"),
+        ("0 0 ? * *", "0 0 * * *"),
+        ("0 0 ? * ? 7", "0 0 * * * 7"),
+        ("0 0 * dec-jan *", "0 0 * 12,1 *"),
+        ("0 0 30-2 * *", "0 0 30,31,1,2 * *"),
+        ("58-1 * * * *", "58,59,0,1 * * * *"),
+        ("0 0 * * * 59-0", "0 0 * * * 59,0"),
+        ("0 0 * * sat-sun", "0 0 * * 6,0"),
+    ],
+)
+def test_a_question_mark_is_any_day_and_ranges_go_over_the_end(text: str, same: str) -> None:
+    assert shown(Cron(text), "2026-01-01 12:34", 20) == shown(Cron(same), "2026-01-01 12:34", 20)
+
+
+@pytest.mark.parametrize("text", ["? * * * *", "* ? * * *", "0 0 1 ? *", "0 0 1 * * ?", "0 0 1 1-13 *"])
+def test_a_question_mark_is_no_other_field(text: str) -> None:
+    with pytest.raises(BadSchedule):
+        Cron(text)
+
+
+def test_a_text_of_as_many_characters_as_are_allowed() -> None:
+    text = "0 0 * * *"
+    assert shown(Cron(text + " " * (255 - len(text))), "2026-01-01", 1) == ["01-02 00:00:00+00"]
+    with pytest.raises(BadSchedule, match="255"):
+        Cron(text + " " * (256 - len(text)))

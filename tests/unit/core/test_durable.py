@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
+from msgspec.structs import replace
 
 from polybus.core import actions as act
 from polybus.core import events, ledger
+from polybus.core.durable import entry_of, note_attempt, peer_text
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits, QueuePolicy, Reason
 from polybus.core.revival import revive
@@ -472,3 +476,62 @@ def test_a_revived_job_has_its_retries_again(stage: LedgerStage) -> None:
     (again,) = stage.dead()
     reasons = [attempt.reason for attempt in again.job.history]
     assert reasons == ["failed", "failed", "revived", "failed", "failed"]
+
+
+def test_an_entry_has_every_fact_of_its_request(stage: LedgerStage) -> None:
+    """Also one that was written without the detour over an entry."""
+    asked = JobOptions(guarantee=True, retries=3)
+    stage.submit("c", "1", body=[b"a", b"b"], options=asked, ttl_s=inf)
+    stage.write()
+    (request,) = stage.bus.requests.values()
+    (job,) = stage.store.load().jobs
+    accepted_at = request.accepted_at + LedgerStage.WALL_OFFSET
+    expected = ledger.JobEntry(
+        token=request.token,
+        link="clients",
+        identity=b"c",
+        request_id=b"1",
+        voice="",
+        service=b"echo",
+        body=[b"a", b"b"],
+        options=asked,
+        accepted_at=accepted_at,
+        expires_at=None,
+        due_at=0.0,
+        attempt=1,
+        worker="w",
+        history=(),
+    )
+    assert entry_of(stage.bus, request) == expected
+    # What became of it later is written beside it.
+    assert replace(job, attempt=1, worker="w") == expected
+    voice, request.voice = request.voice, None
+    assert entry_of(stage.bus, request).voice == ""
+    stage.bus.voices["known"] = request.voice = voice or object()
+    assert entry_of(stage.bus, request, 7.0) == replace(expected, voice="known", due_at=7.0)
+    request.expires_at = request.accepted_at + 5
+    assert entry_of(stage.bus, request).expires_at == accepted_at + 5
+
+
+@pytest.mark.parametrize(
+    ("identity", "text"),
+    [(b"worker 1", "worker 1"), (b"\0\1", "0001"), (b"a\nb", "610a62"), ("é".encode(), "c3a9"), (b"", "")],
+)
+def test_a_worker_is_named_as_text_or_in_hexadecimal_digits(identity: bytes, text: str) -> None:
+    assert peer_text((7, identity)) == text
+
+
+@pytest.mark.parametrize("length", [4095, 4096, 4097])
+def test_what_a_worker_says_of_a_failure_is_cut(stage: LedgerStage, length: int) -> None:
+    stage.submit("c", "1", options=JobOptions(guarantee=True, retries=1))
+    stage.write()
+    (request,) = stage.bus.requests.values()
+    note_attempt(stage.bus, request, Reason.FAILED, "x" * length, stage.now)
+    (attempt,) = request.history
+    said = "x" * length if length <= 4096 else "x" * 4095 + "…"
+    at = stage.now + LedgerStage.WALL_OFFSET
+    assert attempt == ledger.Attempt(1, at, "w", "failed", said)
+    # A call that nobody tries again and that is not written down has no history.
+    request.options, request.durable = JobOptions(), False
+    note_attempt(stage.bus, request, Reason.FAILED, "again", stage.now)
+    assert len(request.history) == 1

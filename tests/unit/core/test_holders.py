@@ -507,3 +507,35 @@ def test_a_shorter_time_than_the_dialect_has_is_ignored(stage: Stage) -> None:
     stage.submit("c", "1", "slow")
     stage.wait(DEAD_S - 0.2)
     assert worker("w") in stage.bus.workers
+
+
+@pytest.mark.parametrize("offers", ["echo", "polybus.jobs"])
+def test_a_request_that_waits_for_silent_workers_fails_when_the_last_of_them_begins_anew(
+    stage: Stage, offers: str
+) -> None:
+    """Also if the broker sends that worker away again, because it offers what it must not."""
+    busy(stage, "a", "b")
+    silence(stage)
+    assert stage.request("c", "1").state is RequestState.SUSPENDED
+    stage.worker("a", "other", heartbeat=BEATS)
+    check(stage)
+    assert stage.request("c", "1").state is RequestState.SUSPENDED
+    assert not stage.actions(act.Refuse)
+    stage.do(events.WorkerUp(worker("b"), "b", ((offers.encode(), 0),), BEATS, 1))
+    check(stage)
+    refusal = stage.one(act.Refuse)
+    assert (refusal.request_id, refusal.reason) == (b"1", Reason.WORKER_LOST)
+    assert "it began a new conversation" in refusal.detail
+    assert stage.bus.request_count == 0
+
+
+def test_a_request_that_waits_for_a_silent_worker_goes_on_when_that_still_has_it(stage: Stage) -> None:
+    token = busy(stage, "a", "b")
+    silence(stage)
+    stage.worker("a", "other", heartbeat=BEATS)
+    stage.worker("b", heartbeat=BEATS, holding=(token,))
+    check(stage)
+    assert not stage.actions(act.Refuse)
+    assert stage.request("c", "1").state is RequestState.DISPATCHED
+    stage.result("b", token, [b"done"])
+    assert stage.one(act.Answer).body == [b"done"]

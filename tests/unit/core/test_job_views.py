@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import base64
+from math import inf
 
-from polybus.core.job_views import dead_line, ended_whole, group_whole
+import pytest
+
+from polybus.core import envelope
+from polybus.core.job_views import (
+    dead_line,
+    ended_whole,
+    group_whole,
+    job_line,
+    job_whole,
+    jobs,
+    preview,
+    run_view,
+)
+from polybus.core.ledger import Outcome, ScheduleRun
 from polybus.core.model import JobOptions
 from support.stage import LedgerStage
 
@@ -65,3 +79,113 @@ def test_a_group_that_waits_for_its_members_looks_like_a_job() -> None:
     stage.write()
     (letter,) = stage.dead()
     assert view.keys() == ended_whole(letter.job.token, None, letter).keys()
+
+
+def test_a_job_that_has_not_ended_tells_everything() -> None:
+    stage = LedgerStage()
+    stage.worker("w")
+    then = (envelope.write_spec(envelope.JobSpec("next")), envelope.write_spec(envelope.JobSpec("last")))
+    options = JobOptions(
+        retries=3,
+        backoff_s=2.0,
+        timeout_s=9.0,
+        guarantee=True,
+        then=then,
+        group=b"all",
+        reply_requested=False,
+    )
+    stage.submit("c", "1", body=[b"head", b"x" * 1025], options=options)
+    stage.write()
+    (request,) = stage.bus.requests.values()
+    bus = stage.bus
+    line = job_line(bus, request, request.accepted_at + 1.23456, str)
+    assert line == {
+        "token": request.token.decode(),
+        "job": "1",
+        "service": "echo",
+        "state": "running",
+        "attempt": 1,
+        "retries": 3,
+        "guarantee": True,
+        "worker": "w",
+        "age_s": 1.235,
+        "due_in_s": None,
+        "reason": "",
+        "detail": "",
+        "client": "c",
+        "dialect": str(request.voice),
+        "bytes": 1029,
+    }
+    view = job_whole(bus, request, request.accepted_at, str)
+    assert {name: value for name, value in view.items() if name not in line} == {
+        "timeout_s": 9.0,
+        "backoff_s": 2.0,
+        "then": ["next", "last"],
+        "group": "all",
+        "dead": False,
+        "accepted_at": bus.wall_at(request.accepted_at),
+        "due_at": None,
+        "expires_at": None if request.expires_at == inf else bus.wall_at(request.expires_at),
+        "ended_at": None,
+        "body_base64": [base64.b64encode(b"head").decode(), base64.b64encode(b"x" * 1024).decode()],
+        "result_base64": None,
+        "history": [],
+    }
+    # It failed, and waits for its next attempt.
+    stage.fail("w", stage.token("c", "1"))
+    line = job_line(bus, request, stage.now, str)
+    assert (line["state"], line["worker"], line["reason"]) == ("waiting", None, "failed")
+    assert (line["detail"], line["attempt"]) == ("it broke", 1)
+    assert line["due_in_s"] == pytest.approx(2.0, abs=0.3)
+    assert job_line(bus, request, stage.now + 100, str)["due_in_s"] == 0.0
+    view = job_whole(bus, request, stage.now, str)
+    assert view["due_at"] == pytest.approx(bus.wall_at(stage.now) + 2.0, abs=0.3)
+    assert [(one["number"], one["reason"], one["detail"]) for one in view["history"]] == [
+        (1, "failed", "it broke")
+    ]
+
+
+def test_jobs_are_listed_by_state_and_service_up_to_a_limit() -> None:
+    stage = LedgerStage()
+    stage.worker("w", "echo", credit=1)
+    job = JobOptions(guarantee=True)
+    for number in range(3):
+        stage.submit("c", str(number), "echo", options=job)
+    stage.submit("c", "other", "other", options=job)
+    stage.write()
+    # A call without options is no job.
+    stage.submit("c", "call", "echo")
+
+    def listed(state: str = "", service: str = "", limit: int = 10) -> list[str]:
+        return [line["job"] for line in jobs(stage.bus, stage.now, str, state, service, limit)]
+
+    assert listed() == ["0", "1", "2", "other"]
+    assert listed(limit=2) == ["0", "1"]
+    assert listed(limit=0) == []
+    assert listed("running") == ["0"]
+    assert listed("queued") == ["1", "2", "other"]
+    assert listed("queued", "echo", 1) == ["1"]
+    assert listed(service="other") == ["other"]
+    assert listed(service="nobody") == []
+
+
+def test_a_body_is_shown_in_part() -> None:
+    assert preview([b"a"] * 17) == ["YQ=="] * 16
+    assert preview([b"x" * 1024, b"y" * 1025]) == [
+        base64.b64encode(b"x" * 1024).decode(),
+        base64.b64encode(b"y" * 1024).decode(),
+    ]
+    assert preview([]) == []
+
+
+def test_an_outcome_alone_and_a_run_tell_what_is_known_of_them() -> None:
+    outcome = Outcome(b"t", "emqp.frontend", b"c", b"1", b"echo", 7.0, body=[b"done"])
+    view = ended_whole(b"t", outcome, None)
+    unknown = ("attempt", "retries", "worker", "age_s", "due_in_s", "bytes", "accepted_at", "due_at")
+    assert {view[name] for name in (*unknown, "expires_at", "body_base64")} == {None}
+    assert (view["state"], view["reason"], view["detail"], view["dead"]) == ("done", "", "", False)
+    assert (view["guarantee"], view["client"], view["dialect"]) == (True, "c", "emqp")
+    assert (view["ended_at"], view["result_base64"], view["history"]) == (7.0, ["ZG9uZQ=="], [])
+    assert (view["then"], view["group"], view["timeout_s"], view["backoff_s"]) == ([], "", 0.0, None)
+    run = ScheduleRun("k", 1.0, 2.0, "ran", 3, b"t")
+    assert run_view(run) == {"key": "k", "due_at": 1.0, "at": 2.0, "what": "ran", "missed": 3, "token": "t"}

@@ -161,3 +161,71 @@ def test_liveness_of_every_service_worker_and_node() -> None:
     )
     assert (services["nobody"]["queued"], services["nobody"]["load"]) == (1, None)
     assert {row["worker"]: row["late"] for row in found["workers"]} == {"w": True, "v": False}
+
+
+@pytest.mark.parametrize(
+    ("what", "event", "about"),
+    [
+        ("registered", "node_up", {"node": "a,b"}),
+        ("node_up", "node_up", {"node": "a,b"}),
+        ("node_late", "node_late", {"node": "a,b"}),
+        ("node_down", "node_down", {"node": "a,b"}),
+        ("denied", "node_denied", {"node": "a,b"}),
+        ("worker_up", "worker_up", {"services": ["a", "b"]}),
+        ("offered", "worker_up", {"services": ["a", "b"]}),
+        ("worker_down", "worker_down", {"services": ["a", "b"]}),
+        ("heartbeat_missed", "worker_lost", {"services": ["a", "b"]}),
+        ("scheduler_up", "scheduler_up", {"services": ["a", "b"]}),
+        ("store_sick", "store_sick", {"services": ["a", "b"]}),
+        ("store_well", "store_well", {"services": ["a", "b"]}),
+        ("bridge_up", "bridge_up", {"services": ["a", "b"]}),
+        ("bridge_down", "bridge_down", {"services": ["a", "b"]}),
+    ],
+)
+def test_every_event_and_its_facts(what: str, event: str, about: dict[str, Any]) -> None:
+    topic = b"polybus/monitor/" + event.encode()
+    record = Observed(
+        1.0, what, service=b"a,b", worker=(3, b"w"), worker_voice="emqp", reason="r", detail="d"
+    )
+    facts = {"at": 7.123457, "event": event, "worker": "w", "dialect": "emqp", "reason": "r", "detail": "d"}
+    assert monitor.event_of(record, 7.1234567, str) == (topic, {**facts, **about})
+    # What is not known is not told.
+    assert monitor.event_of(Observed(1.0, what), 7.0, str) == (
+        topic,
+        {"at": 7.0, "event": event, **({"node": ""} if "node" in about else {})},
+    )
+
+
+@pytest.mark.parametrize(
+    "what", ["accepted", "dispatched", "replied", "failed", "published", "updated", "log", "beat"]
+)
+def test_what_happens_to_single_requests_is_no_event(what: str) -> None:
+    assert monitor.event_of(Observed(1.0, what, service=b"a"), 7.0, str) is None
+
+
+def test_the_ten_busiest_services_are_named_the_busiest_first() -> None:
+    studio = Studio()
+    studio.subscribe(b"polybus/monitor/summary")
+    for service in range(12):
+        for number in range(service):
+            studio.stage.submit("c", f"{service}/{number}", f"s{service}")
+    studio.monitor.tick(studio.stage.now)
+    busiest = studio.said()[-1][1]["busiest"]
+    assert [(one["service"], one["queued"]) for one in busiest] == [
+        (f"s{service}", service) for service in range(11, 1, -1)
+    ]
+
+
+def test_without_listeners_no_summary_is_made_and_rates_begin_anew() -> None:
+    studio = Studio()
+    studio.subscribe(b"polybus/monitor/summary")
+    stage = studio.stage
+    studio.monitor.tick(stage.now)
+    for number in range(3):
+        stage.submit("c", str(number), "echo")
+    # Two summaries of one moment have no time between them.
+    assert studio.monitor.summary(stage.now)["accepted_per_s"] == 0.0
+    stage.now += 3.0
+    for number in range(3):
+        stage.submit("c", f"more {number}", "echo")
+    assert studio.monitor.summary(stage.now)["accepted_per_s"] == 1.0

@@ -603,3 +603,60 @@ def test_views() -> None:
     assert (up["broker"], up["state"], up["offers"], up["trouble"]) == ("B", "up", 1, "")
     assert (down["endpoint"], down["state"], down["offers"]) == ("tcp://Z:1", "down", None)
     assert a.bridges.facts()["bridges_up"] == 1
+
+
+@pytest.mark.parametrize(
+    ("ttl_s", "waits_s", "ttl_ms"),
+    [
+        (90.0, 0.0, 90_000),
+        # What is left when the link gets it.
+        (90.0, 30.0, 60_000),
+        (0.0005, 0.0, 1),
+        (31_536_001.0, 0.0, 31_536_000_000),
+        (inf, 0.0, None),
+    ],
+)
+def test_a_neighbour_is_told_how_much_time_is_left(ttl_s: float, waits_s: float, ttl_ms: int | None) -> None:
+    world, a, b, _ = line()
+    if not waits_s:
+        b.worker("w", "echo")
+        world.wait(0.1)
+    submit = events.Submit((0, b"c"), voice_of(a), b"1", b"echo", [b"body"], ttl_s=ttl_s)
+    a.bus.handle(submit, world.now)
+    if waits_s:
+        world.wait(waits_s, step_s=0.5)
+        b.worker("w", "echo")
+        world.wait(0.1)
+    sent = a.bus.clients[0, b"c"].outstanding[b"1"]
+    assert sent.worker is not None
+    call = wire.read(sent.worker.voice.deliver(sent.worker, sent))
+    assert isinstance(call, say.Request)
+    assert call.ttl_ms == (None if ttl_ms is None else pytest.approx(ttl_ms, abs=200 if waits_s else 1))
+
+
+def test_every_fact_about_a_neighbour() -> None:
+    world = World()
+    b = world.broker("B")
+    b.worker("w", "echo", credit=9)
+    a = world.broker("A", peers=["B"])
+    a.worker("own", "tea")
+    a.worker("own too", "milk")
+    world.wait(1.0)
+    for number in "123":
+        a.ask("c", number, "echo")
+    world.run()
+    b.answer("w", b.orders("w")[0], b"done")
+    world.run()
+    assert a.bus.bridging is not None
+    worker = a.bus.bridging.workers["B"]
+    now = worker.seen_at + 1.23456
+    worker.since = now - 7.65432
+    assert a.bus.bridging.view("B", now) == {
+        "up_s": 7.654,
+        "silent_s": 1.235,
+        "in_flight": 2,
+        "done": 1,
+        "offers": 1,
+        "told": 2,
+        "ignored": 0,
+    }

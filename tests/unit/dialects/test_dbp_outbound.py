@@ -431,3 +431,33 @@ def test_a_node_that_does_not_answer_at_its_address_may_serve_on_a_connection(ne
     net.wait(1)
     assert net.replies(b"s")[0][0] == b"OwO"
     assert (DBP, b"s") in net.bus.workers
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([b"Error: no command", FLOAT, b""], "Error: no command"),
+        # Only in a message of three frames without a command is the last one the error.
+        ([b"", FLOAT, b"Error: bad envelope"], "Error: bad envelope"),
+        ([b"Error: " + b"x" * 2000], "Error: " + "x" * 1017),
+        ([b"Error \xff"], "Error \ufffd"),
+        ([b"", FLOAT, b"Error: one frame too many", b""], "cannot be read"),
+        ([b"", b"Error: too short"], "cannot be read"),
+        ([b"An Error"], "cannot be read"),
+        ([b"o_O", FLOAT, b'{"Error": "no horses"}'], "no horses"),
+    ],
+)
+@pytest.mark.parametrize("lead", [[b""], []])
+def test_the_words_of_an_error_reach_the_client(
+    net: Network, lead: list[bytes], frames: list[bytes], words: str
+) -> None:
+    if not lead and not frames[0]:
+        # Without the empty frame that it got, this begins with another one.
+        lead = [b""]
+    identity = net.original(b"s", "Rohan")
+    net.say(b"c", b"u_U", b"Rohan", b"ride!")
+    net.send(OUT, identity, *lead, *frames)
+    answer = json.dumps(json.loads(net.reply(b"c")[2]), ensure_ascii=False)
+    assert words in answer
+    # What is longer than a sentence is cut.
+    assert words + "x" not in answer

@@ -597,3 +597,13 @@ def test_only_an_expiry_is_without_words() -> None:
     for reason in Reason:
         frames = voice.refuse(Refuse((1, b"c"), voice, b"echo", b"id", reason, "", []))
         assert len(frames) == (4 if reason is Reason.EXPIRED else 5)
+
+
+@pytest.mark.parametrize("ttl_ms", [1, 999, 1500, 2**31])
+def test_a_stale_time_reaches_the_worker_to_the_millisecond(ttl_ms: int) -> None:
+    ex = broker()
+    ready(ex)
+    ex.send(FRONT, b"c", C, b"REQ", b"echo", b"id-1", b"x", b"%d" % ttl_ms)
+    assert ex.one(BACK, b"w")[-1] == b"%d" % ttl_ms
+    (request,) = ex.bus.requests.values()
+    assert request.expires_at - request.accepted_at == pytest.approx(ttl_ms / 1000)

@@ -34,6 +34,7 @@ from polybus.journal.log import (
     log_path,
     read_batches,
     read_head,
+    sync_folder,
     write_batch,
     write_head,
 )
@@ -362,3 +363,79 @@ def test_a_log_is_finished_when_it_is_old_and_somebody_is_told(folder: Path) -> 
     assert not log_files(folder, OPEN)
     writer.stop()
     assert len(log_files(folder)) == 1
+
+
+def test_a_log_that_cannot_be_begun_leaves_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty log without a head would be damage to every reader."""
+    refused = True
+    sync = sync_folder
+
+    def refuse(path: Path) -> None:
+        if refused:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(path)
+
+    monkeypatch.setattr(writer_module, "sync_folder", refuse)
+    monkeypatch.setattr(writer_module, "RETRY_S", 0.001)
+    writer = open_writer(folder)
+    writer.append(2, b"lost")
+    until(lambda: writer.state().lost == 2)
+    assert "Input/output error" in writer.state().trouble
+    assert str(folder) in writer.state().trouble
+    assert list(folder.iterdir()) == []
+    refused = False
+    writer.append(3, b"kept")
+    until(lambda: writer.state().written == 3)
+    until(lambda: not writer.state().trouble)
+    assert writer.stop() == 2
+    assert list(records_in(folder)) == [(3, 3, b"kept")]
+    state = writer.state()
+    assert (state.written, state.lost, state.waiting_bytes, state.trouble) == (3, 2, 0, "")
+    assert state.finished == last_number(folder)
+    assert state.removed == 0
+
+
+@pytest.mark.parametrize(("waiting_bytes", "lost"), [(10, 0), (9, 3)])
+def test_what_waits_may_have_exactly_as_many_bytes_as_are_allowed(
+    folder: Path, waiting_bytes: int, lost: int
+) -> None:
+    writer = JournalWriter(folder, "tested", "life", {1: "ebus.frontend"}, waiting_bytes=waiting_bytes)
+    writer.append(2, bytes(5))
+    writer.append(3, bytes(5))
+    assert (writer.state().lost, writer.state().waiting_bytes) == (lost, 10 if not lost else 5)
+    writer.start()
+    assert writer.stop() == lost
+    assert writer.state().waiting_bytes == 0
+    assert sum(count for _, count, _ in records_in(folder)) == 5 - lost
+
+
+def test_the_journal_says_when_its_thread_is_gone(folder: Path) -> None:
+    writer = JournalWriter(folder, "tested", "life", {})
+    assert "thread has ended" in writer.state().trouble
+    writer.start()
+    assert writer.state().trouble == ""
+    writer.stop()
+    assert writer.state().trouble == ""
+
+
+@pytest.mark.parametrize(("keep_bytes", "left"), [(0, 4), (1, 1), (10_000_000, 4)])
+def test_the_oldest_logs_go_until_the_rest_is_small_enough(folder: Path, keep_bytes: int, left: int) -> None:
+    for _ in range(4):
+        writer = open_writer(folder, keep_bytes=keep_bytes)
+        writer.append(1, bytes(100))
+        writer.stop()
+    assert [path.name for path in log_files(folder)] == [
+        log_path(folder, number, FINISHED).name for number in range(5 - left, 5)
+    ]
+
+
+def test_room_for_exactly_two_logs_keeps_two(folder: Path) -> None:
+    sizes: list[int] = []
+    for number in range(4):
+        writer = open_writer(folder, keep_bytes=2 * sizes[0] if sizes else 1_000_000, wall=lambda: 5.0)
+        writer.append(1, bytes(100))
+        writer.stop()
+        sizes.append(log_path(folder, number + 1, FINISHED).stat().st_size)
+        assert writer.state().removed == max(0, number - 1) - max(0, number - 2)
+    assert len(set(sizes)) == 1
+    assert len(list(log_files(folder))) == 2

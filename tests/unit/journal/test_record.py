@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any
 
@@ -16,7 +17,7 @@ from polybus.core.records import Client, Request, Service, Worker, new_request
 from polybus.errors import JournalDamaged
 from polybus.journal import columns
 from polybus.journal.log import LogHead
-from polybus.journal.record import DIALECTS, NO_LINK, WHATS, Row, read_rows, write_row
+from polybus.journal.record import DIALECTS, NO_LINK, WHATS, Row, options_text, read_rows, write_row
 from polybus.journal.recorder import PlainRecorder, Recorder, open_recorder
 
 try:
@@ -273,3 +274,115 @@ def test_a_length_that_runs_over_is_no_crash(split: Any) -> None:
                 split(bytes(copy), 2)
             except JournalDamaged:
                 continue
+
+
+def test_every_fact_of_what_was_observed_is_in_its_record() -> None:
+    recorder = open_recorder(100)
+    observed = Observed(
+        10.5,
+        "late",
+        token=b"t",
+        request_id=b"r",
+        client=(3, b"client"),
+        client_voice=Speaks("mdr"),
+        worker=(4, b"worker"),
+        worker_voice=Speaks("emqp"),
+        service=b"s",
+        reason="why",
+        detail="more",
+        attempt=2,
+        size=7,
+        body=[b"ab", b"c"],
+        accepted_at=8.25,
+        dispatched_at=9.25,
+    )
+    recorder.note(observed, 100.0)
+    (row,) = read_rows(recorder.take()[1])
+    assert row == Row(
+        "late",
+        110_500_000,
+        client_dialect="mdr",
+        worker_dialect="emqp",
+        accepted_at=108_250_000,
+        dispatched_at=109_250_000,
+        size=7,
+        body_size=3,
+        attempt=2,
+        client_link=3,
+        worker_link=4,
+        token=b"t",
+        request_id=b"r",
+        service=b"s",
+        client=b"client",
+        worker=b"worker",
+        reason="why",
+        detail="more",
+        body=(b"ab", b"c"),
+    )
+
+
+@pytest.mark.parametrize(("link", "kept"), [(-1, NO_LINK), (0, 0), (1, 1), (65_534, 65_534)])
+def test_a_peer_of_no_link_has_none_in_the_record(link: int, kept: int) -> None:
+    recorder = open_recorder(100)
+    recorder.note(Observed(1.0, "late", client=(link, b"c"), worker=(link, b"w")), 0.0)
+    recorder.note(Observed(1.0, "late"), 0.0)
+    there, nobody = read_rows(recorder.take()[1])
+    assert (there.client_link, there.worker_link, there.client, there.worker) == (kept, kept, b"c", b"w")
+    assert nobody == Row("late", 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("limit", "keeps", "kept"), [(3, True, (b"ab", b"c")), (2, True, None), (0, True, None), (3, False, None)]
+)
+def test_a_body_is_kept_whole_or_not_at_all(limit: int, keeps: bool, kept: tuple[bytes, ...] | None) -> None:
+    asked: list[bytes] = []
+
+    def keeps_bodies(name: bytes) -> bool:
+        asked.append(name)
+        return keeps
+
+    for recorder in (kind(limit, keeps_bodies) for kind in RECORDERS):
+        recorder.note(Observed(1.0, "dropped", service=b"s", body=[b"ab", b"c"]), 0.0)
+        (row,) = read_rows(recorder.take()[1])
+        assert (row.body, row.body_size) == (kept, 3)
+    assert set(asked) == {b"s"}
+
+
+@pytest.mark.parametrize("length", [65_535, 65_536])
+def test_texts_that_are_too_long_for_their_length_are_cut(length: int) -> None:
+    text = "x" * length
+    (row,) = read_rows(write_row(Row("late", 1, token=text.encode(), reason=text, detail=text + "y")))
+    assert (len(row.token), len(row.reason), len(row.detail)) == (65_535, 65_535, min(length + 1, 65_536))
+    (row,) = read_rows(write_row(Row("late", 1, size=2**40, body_size=2**40, attempt=2**40)))
+    assert (row.size, row.body_size, row.attempt) == (2**32 - 1,) * 3
+
+
+def test_options_are_told_as_far_as_they_are_asked_for() -> None:
+    assert options_text(PLAIN_CALL) == ""
+    asked = JobOptions(
+        reply_requested=False,
+        guarantee=True,
+        retries=2,
+        timeout_s=1.5,
+        other=("x:1",),
+        backoff_s=0.5,
+        then=(b"next", b"\xff"),
+        group=b"\xffg",
+    )
+    assert json.loads(options_text(asked)) == {
+        "reply_requested": False,
+        "guarantee": True,
+        "retries": 2,
+        "timeout_s": 1.5,
+        "other": ["x:1"],
+        "backoff_s": 0.5,
+        "then": ["next", "\ufffd"],
+        "group": "\ufffdg",
+    }
+    # What follows is left out if it is too long; of the rest all or nothing is told.
+    empty = len('{"retries":2,"then":[""]}')
+    for length, is_whole in ((65_536 - empty, True), (65_537 - empty, False)):
+        text = options_text(JobOptions(retries=2, then=(b"x" * length,)))
+        assert ("then" in json.loads(text)) == is_whole
+        assert json.loads(text)["retries"] == 2
+    assert options_text(JobOptions(other=("x" * 65_536,))) == ""

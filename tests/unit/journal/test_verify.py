@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from polybus.core.ledger import GUARANTEED, REVIVED
+from polybus.errors import JournalMoved
 from polybus.journal import fates
+from polybus.journal import verify as verify_module
 from polybus.journal.archiver import write_note
 from polybus.journal.columns import SCHEMA
 from polybus.journal.log import OPEN
@@ -393,3 +395,24 @@ def test_many_requests_in_small_memory(logs: Logs, monkeypatch: pytest.MonkeyPat
     logs.archive()
     verdict = verify(logs.journal)
     assert (verdict.problems, verdict.counts, verdict.ends) == ([], {}, {"replied": 2000})
+
+
+def test_a_journal_that_moves_all_the_time_is_given_up(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.write(life_of("life-1", NOON_US, *WHOLE))
+    run, tries = verify_module._Check.run, 0
+    moves = verify_module.TRIES
+
+    def moving(check: verify_module._Check) -> Verdict:
+        nonlocal tries
+        tries += 1
+        if tries <= moves:
+            raise JournalMoved(logs.journal)
+        return run(check)
+
+    monkeypatch.setattr(verify_module._Check, "run", moving)
+    with pytest.raises(JournalMoved):
+        verify(logs.journal)
+    assert tries == verify_module.TRIES == 5
+    # As long as the last try succeeds there is a verdict.
+    tries, moves = 0, verify_module.TRIES - 1
+    assert verify(logs.journal).requests == 1

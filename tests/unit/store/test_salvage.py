@@ -6,14 +6,16 @@ import random
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polybus.core.ledger import Accepted
 from polybus.errors import ConfigError, StoreDamaged
 from polybus.store import files
+from polybus.store import salvage as salvage_module
 from polybus.store.memory import MemoryStore
-from polybus.store.salvage import Report, salvage
+from polybus.store.salvage import Report, TableReport, salvage
 from polybus.store.sqlite import SqliteStore
 from support.ledgers import everything, job, some_life, token
 
@@ -166,3 +168,77 @@ def test_the_folders_must_make_sense(source: Path, tmp_path: Path) -> None:
         salvage(tmp_path, tmp_path / "new")
     with pytest.raises(ConfigError, match="not empty"):
         salvage(source, source)
+
+
+def test_the_report_for_people_names_the_first_broken_rows_and_counts_the_others() -> None:
+    report = Report(
+        "old",
+        "new",
+        [
+            TableReport("job", 5, 5),
+            TableReport("dead", 2, 9, [1, 2, 3, 4, 5, 6, 7]),
+            TableReport("run", 1, None, [8]),
+            # More than were expected are no loss.
+            TableReport("node", 3, 2),
+        ],
+        ["a note"],
+    )
+    assert report.lines() == [
+        "saved from old into new:",
+        "  job: 5 saved, 0 lost",
+        "  dead: 2 saved, 7 lost (broken: row 1, 2, 3, 4, 5 and 2 more)",
+        "  run: 1 saved, an unknown number lost (broken: row 8)",
+        "  node: 3 saved, 0 lost",
+        "  a note",
+    ]
+    assert [table.lost for table in report.tables] == [0, 7, None, 0]
+
+
+@pytest.mark.parametrize(
+    ("tables", "notes", "is_whole"),
+    [
+        ([TableReport("job", 5, 5)], [], True),
+        ([TableReport("job", 5, 5)], ["a note"], False),
+        ([TableReport("job", 5, 5, [9])], [], False),
+        ([TableReport("job", 5, 6)], [], False),
+        ([TableReport("job", 5, None)], [], False),
+    ],
+)
+def test_what_is_whole(tables: list[TableReport], notes: list[str], is_whole: bool) -> None:
+    assert Report("old", "new", tables, notes).is_whole == is_whole
+
+
+class Circle:
+    """A damaged tree of a table: it answers every question with the same rows."""
+
+    def __init__(self, *numbers: object) -> None:
+        self._rows = [(number, b"", 0) for number in numbers]
+
+    def execute(self, _text: str, _values: tuple[int, int]) -> Circle:
+        return self
+
+    def fetchall(self) -> list[tuple[object, bytes, int]]:
+        return self._rows
+
+
+@pytest.mark.parametrize(
+    ("way", "numbers", "is_taken"),
+    [
+        ("above", (6, 7, 9), True),
+        ("above", (), True),
+        ("above", (5, 6), False),
+        ("above", (4,), False),
+        ("above", (7, 6), False),
+        ("above", ("6",), False),
+        ("below", (4, 3, 1), True),
+        ("below", (5, 4), False),
+        ("below", (6,), False),
+        ("below", (3, 4), False),
+    ],
+)
+def test_rows_of_a_damaged_tree_that_lead_back_are_no_way_out(
+    way: str, numbers: tuple[object, ...], is_taken: bool
+) -> None:
+    db: Any = Circle(*numbers)
+    found = salvage_module._rows(db, "job", way, 5, 500)
+    assert found == (db.fetchall() if is_taken else None)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from polybus.core.ledger import Accepted, Contents, Ended, Line, Scheduled
 from polybus.errors import StoreDamaged, StoreFailed, StoreFull, StoreTooNew
@@ -439,3 +440,40 @@ def test_a_store_on_a_read_only_disk_says_so(small_disk: Path) -> None:
         pytest.skip("this system does not let a disk be made read-only")
     with pytest.raises(StoreFailed, match="Read-only file system"):
         SqliteStore(small_disk).load()
+
+
+def test_a_database_that_cannot_be_asked_is_told_as_the_stores_trouble(store: SqliteStore) -> None:
+    store.write([Ended(token(1), outcome(1), letter(1))])
+    assert store._db is not None
+    store._db.execute("DROP TABLE dead")
+    store._db.execute("DROP TABLE outcome")
+    for ask in (
+        lambda: store.dead(5),
+        lambda: store.dead(5, "email"),
+        lambda: store.dead_letter(token(1)),
+        lambda: store.outcome(token(1)),
+    ):
+        with pytest.raises(StoreDamaged, match="no such table"):
+            ask()
+
+
+def test_dead_letters_of_one_service_are_found_among_many(store: SqliteStore) -> None:
+    rare = {3, 300, 599}
+    dead = [letter(number) for number in range(600)]
+    for number in rare:
+        dead[number] = replace(dead[number], job=replace(dead[number].job, service=b"rare"))
+    store.write([Ended(one.job.token, None, one) for one in dead])
+    found = [one for one in dead if one.job.service == b"rare"]
+    assert store.dead(9, "rare") == found
+    assert store.dead(2, "rare") == found[:2]
+    assert store.dead(9, "rare", found[0].job.token) == found[1:]
+    assert store.dead(9, "rare", found[2].job.token) == []
+    assert store.dead(9, "nobody") == []
+    assert store.dead(0) == []
+    assert store.dead(2) == dead[:2]
+    assert store.dead(900, after=dead[597].job.token) == dead[598:]
+    # One that is not there any more has nothing after it.
+    assert store.dead(9, after=b"unknown") == []
+    assert store.dead_beyond(598, 9) == [dead[0].job.token, dead[1].job.token]
+    assert store.dead_beyond(598, 1) == [dead[0].job.token]
+    assert store.dead_beyond(600, 9) == store.dead_beyond(900, 9) == []

@@ -117,3 +117,56 @@ def test_an_order_with_a_context_has_a_word_of_its_own() -> None:
     frames[5] = b"\xff" * 5000
     assert mdr.read_as_worker(frames) == mdr.Order(b"token", b"id", [b"x", b"y"])
     assert read_context(b"") == NO_CONTEXT
+
+
+def test_a_tracestate_of_as_much_as_is_allowed_is_whole() -> None:
+    many = ",".join(f"m{number}=1" for number in range(32))
+    assert as_headers(new_context(PARENT, many))["tracestate"] == many
+    assert new_context(PARENT, f"{many},m32=1")[1:] == ()
+    # 512 bytes with the commas between the members.
+    long = f"a={'x' * 253},b={'y' * 254}"
+    assert len(long) == 512
+    assert as_headers(new_context(PARENT, long))["tracestate"] == long
+    assert as_headers(new_context(PARENT, f"{long}y"))["tracestate"] == f"a={'x' * 253}"
+
+
+@pytest.mark.parametrize(
+    ("member", "is_one"),
+    [
+        ("a=1", True),
+        ("0=1", True),
+        ("a*/@-_9=1", True),
+        ("-a=1", False),
+        ("=1", False),
+        ("a=", False),
+        ("a= 1", True),
+        (f"{'k' * 256}=1", True),
+        (f"{'k' * 257}=1", False),
+        (f"a={'v' * 256}", True),
+        (f"a={'v' * 257}", False),
+    ],
+)
+def test_what_is_a_member(member: str, is_one: bool) -> None:
+    assert new_context(PARENT, f"b=2, {member}\t") == (
+        (f"traceparent:{PARENT}", "tracestate:b=2", f"tracestate:{member}")
+        if is_one
+        else (f"traceparent:{PARENT}",)
+    )
+
+
+def test_an_id_has_room_for_the_state_or_not_by_one_byte() -> None:
+    state = "a=" + "x" * 50
+    context = new_context(PARENT, state)
+    room = MAX_ID_BYTES - 2 - len(PARENT) - len(state)
+    assert find_in_id(add_to_id(b"i" * room, context)) == context
+    assert find_in_id(add_to_id(b"i" * (room + 1), context)) == new_context(PARENT)
+    alone = new_context(PARENT)
+    assert add_to_id(b"i" * (MAX_ID_BYTES - 55), alone) == b"i" * (MAX_ID_BYTES - 55)
+    # The shortest id that has one.
+    assert find_in_id(b"i~" + PARENT.encode()) == alone
+
+
+def test_a_frame_with_a_context_has_a_largest_size() -> None:
+    parent = f"traceparent:{PARENT}"
+    assert read_context(parent.encode() + b"," * (2048 - len(parent))) == (parent,)
+    assert read_context(parent.encode() + b"," * (2049 - len(parent))) == NO_CONTEXT

@@ -228,3 +228,84 @@ def test_a_large_answer_is_no_error_and_is_not_copied() -> None:
     large = Opaque(b'{"Error":"x"}' + b" " * MAX_TEXT_BYTES)
     assert dbp_info.read_error([large]) is None
     assert large.copies == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "expected"),
+    [
+        ("name", "x" * 255, "name", b"x" * 255),
+        ("ip", "x" * 253, "ip", "x" * 253),
+        ("port", 1, "port", 1),
+        ("port", 65_535, "port", 65_535),
+        ("port", "00001", "port", 1),
+        ("port", "65535", "port", 65_535),
+        ("function", "", "function", ""),
+        ("function", "x" * 1024, "function", "x" * 1024),
+        ("heartbeat", 0.01, "heartbeat_s", 0.01),
+        ("heartbeat_s", 86_400, "heartbeat_s", 86_400.0),
+        ("liveliness", 10, "heartbeat_s", 0.01),
+        ("liveliness", 86_400_000, "heartbeat_s", 86_400.0),
+        ("liveliness", 2500.0, "heartbeat_s", 2.5),
+        ("credit", 1, "credit", 1),
+        ("credit", 1_000_000, "credit", 1_000_000),
+        ("x", [[[[[[[[[[[[[[[1]]]]]]]]]]]]]]], "extra", {"x": [[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]}),
+    ],
+)
+def test_the_least_and_the_most_of_each_field(key: str, value: Any, field: str, expected: Any) -> None:
+    info = dbp_info.read_info(json.dumps({"name": "Gondor", key: value}).encode(), TimeForm.FLOAT)
+    assert getattr(info, field) == expected
+    # A service may say what it would be allowed to say.
+    assert getattr(dbp_info.read_info(dbp_info.write_info(info), TimeForm.FLOAT), field) == expected
+
+
+def test_as_many_interfaces_and_frames_as_are_allowed() -> None:
+    many = {str(number): {"ip": "a", "port": 1} for number in range(32)}
+    assert len(read(interfaces=many).interfaces) == 32
+    frames = [b'{"name":"Gondor"}', *(b'{"x%d":1}' % number for number in range(31))]
+    info = dbp_info.read_info(frames[0], TimeForm.FLOAT, frames[1:])
+    assert (info.name, len(info.extra)) == (b"Gondor", 31)
+    with pytest.raises(RegistrationRefused, match="33 frames"):
+        dbp_info.read_info(frames[0], TimeForm.FLOAT, [*frames[1:], b"{}"])
+    # Together they have no more bytes than one may have.
+    one = b'{"name":"Gondor"}'
+    rest = b"{}" + b" " * (64 * 1024 - len(one) - 2)
+    assert dbp_info.read_info(one, TimeForm.FLOAT, [rest]).name == b"Gondor"
+    with pytest.raises(RegistrationRefused, match="65537 bytes"):
+        dbp_info.read_info(one, TimeForm.FLOAT, [rest + b" "])
+    # Of two values for one key the later one counts.
+    assert dbp_info.read_info(one, TimeForm.FLOAT, [b'{"name":"Rohan","port":7}']).name == b"Rohan"
+
+
+@pytest.mark.parametrize(("levels", "is_read"), [(17, True), (18, False)])
+def test_a_catalog_may_be_two_levels_deeper_than_an_entry(levels: int, is_read: bool) -> None:
+    text = b'{"Gondor":' + b"[" * levels + b"]" * levels + b"}"
+    if is_read:
+        assert list(dbp_info.read_catalog(text)) == ["Gondor"]
+    else:
+        assert refused(lambda: dbp_info.read_catalog(text)) == "bad_json"
+
+
+def test_an_entry_of_the_catalog_says_what_is_known_and_nothing_else() -> None:
+    assert dbp_info.catalog_entry(NodeInfo(b"Gondor")) == {}
+    router = Interface("10.0.0.7", 5247)
+    assert dbp_info.catalog_entry(FULL) == {
+        "ip": "10.0.0.7",
+        "port": 5247,
+        "function": "lights beacons",
+        "heartbeat_s": 2.5,
+        "credit": 4,
+        "topics": ["war"],
+        "interfaces": {"router": router},
+    }
+    # Half an address is none.
+    assert "interfaces" not in dbp_info.catalog_entry(NodeInfo(b"Gondor", ip="10.0.0.7"))
+    assert "interfaces" not in dbp_info.catalog_entry(NodeInfo(b"Gondor", port=5247))
+    other = {"pub": Interface("10.0.0.8", 1)}
+    assert dbp_info.catalog_entry(NodeInfo(b"Gondor", interfaces=other)) == {"interfaces": other}
+
+
+def test_an_error_as_long_as_a_text_may_be_is_read() -> None:
+    error = b'{"Error":"' + b"x" * (64 * 1024 - 12) + b'"}'
+    assert len(error) == 64 * 1024
+    assert dbp_info.read_error([error]) == "x" * (64 * 1024 - 12)
+    assert dbp_info.read_error([error + b" "]) is None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from polybus.errors import LocalProtocolError
 from polybus.wire import emqp
-from polybus.wire.emqp_inform import MAX_QUEUES, MAX_WEIGHT, read_queues
+from polybus.wire.emqp_inform import MAX_QUEUES, MAX_WEIGHT, read_queues, write_queues
 from support.wire_frames import Opaque, refused
 
 T = b"eMQP/1.0"
@@ -315,3 +317,19 @@ def test_what_we_must_not_send(write: object) -> None:
     assert callable(write)
     with pytest.raises(LocalProtocolError):
         write()
+
+
+def test_queues_and_weights_up_to_their_limits() -> None:
+    heaviest = (emqp.Queue(0, b"a"), emqp.Queue(1_000_000, b"b"))
+    text = b'[[0,"a"],[1000000,"b"]]'
+    assert write_queues(heaviest) == text
+    assert read_queues(text) == heaviest
+    assert read_queues(b"[0, 'a'], [1000000, 'b']") == heaviest
+    most = tuple(emqp.Queue(1, b"q%d" % number) for number in range(1024))
+    assert read_queues(write_queues(most)) == most
+    for wrong in ((*most, emqp.Queue(1, b"more")), (emqp.Queue(-1, b"a"),), (emqp.Queue(1_000_001, b"a"),)):
+        with pytest.raises(LocalProtocolError):
+            write_queues(wrong)
+    for text in (b'[[-1,"a"]]', b'[[1000001,"a"]]', b"[1000001, 'a']"):
+        assert refused(partial(read_queues, text)) == "bad_queues"
+    assert write_queues(()) == b""

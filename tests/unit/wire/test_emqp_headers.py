@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from polybus.errors import LocalProtocolError
 from polybus.wire.emqp_headers import (
@@ -126,3 +129,59 @@ def test_too_long() -> None:
 def test_what_we_must_not_send(headers: Headers) -> None:
     with pytest.raises(LocalProtocolError):
         write_headers(headers)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "most"),
+    [
+        ("retry-count", "retry_count", 1_000_000),
+        ("timeout", "timeout_s", 2_147_483_647),
+        ("run_count", "run_count", 2_147_483_647),
+        ("attempt", "attempt", 2_147_483_647),
+    ],
+)
+def test_every_number_has_its_largest_value(name: str, field: str, most: int) -> None:
+    def headers(value: Any) -> Headers:
+        return Headers(**{field: value})
+
+    for value in (1, most):
+        text = f"{name}:{value}".encode()
+        assert read_headers(text) == headers(value)
+        assert write_headers(headers(value)) == text
+    assert refused(lambda: read_headers(f"{name}:{most + 1}".encode())) == "bad_header"
+    # Ten digits, of which some may be zeros in front.
+    assert read_headers(f"{name}:{'7':0>10}".encode()) == headers(7)
+    assert refused(lambda: read_headers(f"{name}:{'7':0>11}".encode())) == "bad_header"
+    for wrong in (-1, most + 1):
+        with pytest.raises(LocalProtocolError):
+            write_headers(headers(wrong))
+
+
+@pytest.mark.parametrize("name", ["reply-requested", "guarantee", "nohaste", "receipt-requested"])
+def test_every_flag_can_be_switched_on_and_off(name: str) -> None:
+    field = name.replace("-", "_")
+    on = replace(NO_HEADERS, **{field: True})
+    assert write_headers(on) == name.encode()
+    for value in ("", ":", ":true", ": TRUE ", ":1"):
+        assert read_headers(f"{name}{value}".encode()) == on
+    for value in (":false", ":False", ":0"):
+        assert read_headers(f"{name}{value}".encode()) == NO_HEADERS
+    assert refused(lambda: read_headers(f"{name}:2".encode())) == "bad_header"
+    assert refused(lambda: read_headers(f"{name}:yes".encode())) == "bad_header"
+
+
+def test_minus_one_means_forever_for_runs_alone() -> None:
+    assert read_headers(b"run_count: -1 ").run_count is None
+    assert refused(lambda: read_headers(b"timeout:-1")) == "bad_header"
+
+
+def test_all_headers_together_are_no_more_than_the_limit() -> None:
+    other = tuple(f"h{number}" for number in range(62))
+    assert len(write_headers(Headers(guarantee=True, timeout_s=1, other=other)).split(b",")) == 64
+    with pytest.raises(LocalProtocolError):
+        write_headers(Headers(guarantee=True, timeout_s=1, other=(*other, "one-more")))
+
+
+@pytest.mark.parametrize("length", [255, 256, 257, 64 * 1024])
+def test_texts_of_any_length_up_to_the_limit_are_read(length: int) -> None:
+    assert read_headers(b"a" * length) == Headers(other=("a" * length,))

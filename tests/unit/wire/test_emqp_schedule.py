@@ -260,3 +260,60 @@ def test_times_are_put_into_a_message(
 @pytest.mark.parametrize("message", [b"", b"text", b"7", b'["run"]', b'["run", 1]', b"[" * 100_000])
 def test_a_message_that_cannot_carry_times(message: bytes) -> None:
     assert emqp.with_times(emqp.Schedule(b"m1", b"q", message, interval_s=5)) is None
+
+
+@pytest.mark.parametrize("interval_s", [1, 9, 2_147_483_647])
+def test_the_shortest_and_the_longest_interval(interval_s: int) -> None:
+    text = b"%d" % interval_s
+    given = [T, b"SCHEDULE", b"m1", b"q", b"", text, RUN, b""]
+    message = emqp.Schedule(b"m1", b"q", RUN, interval_s=interval_s, raw=(*given,))
+    assert emqp.read_from_client(given) == message
+    assert emqp.write_from_client(message) == given
+    inside = emqp.read_from_client([*given[:5], b'{"interval_secs": %d}' % interval_s])
+    assert isinstance(inside, emqp.Schedule)
+    assert inside.interval_s == interval_s
+
+
+@pytest.mark.parametrize("text", [b"2147483648", b"0000000000", b"00000000001", b"+5", b" 5", "٥".encode()])
+def test_what_is_no_interval(text: bytes) -> None:
+    given = [T, b"SCHEDULE", b"m1", b"q", b"", text, RUN, b"@daily"]
+    assert refused(lambda: emqp.read_from_client(given)) == "bad_interval"
+    assert refused(
+        lambda: emqp.read_from_client([*given[:5], b'{"interval_secs": 2147483648, "cron": "@daily"}'])
+    ) == ("bad_interval")
+
+
+def test_the_longest_cron_text_and_the_longest_message() -> None:
+    cron, message = b"*" * 255, b"x" * 1024 * 1024
+    given = [T, b"SCHEDULE", b"m1", b"q", b"", b"-1", message, cron]
+    read = emqp.Schedule(b"m1", b"q", message, cron=cron, raw=(*given,))
+    assert emqp.read_from_client(given) == read
+    assert emqp.write_from_client(read) == given
+    with pytest.raises(LocalProtocolError):
+        emqp.write_from_client(emqp.Schedule(b"m1", b"q", RUN, cron=b"*" * 256))
+    removed = [T, b"UNSCHEDULE", b"m1", b"q", b"", b"-1", message, b""]
+    assert emqp.write_from_client(emqp.Unschedule(b"m1", b"q", message)) == removed
+    with pytest.raises(LocalProtocolError):
+        emqp.write_from_client(emqp.Unschedule(b"m1", b"q", message + b"x"))
+    assert refused(lambda: emqp.read_from_client([*removed[:6], message + b"x", b""])) == "too_long"
+
+
+@pytest.mark.parametrize("count", [5, 7, 9])
+@pytest.mark.parametrize("word", [b"SCHEDULE", b"UNSCHEDULE"])
+def test_there_are_two_forms_and_no_other(word: bytes, count: int) -> None:
+    frames = [T, word, b"m1", b"q", b"", b"1", RUN, b"", b""][:count]
+    assert refused(lambda: emqp.read_from_client(frames)) == "length"
+
+
+@pytest.mark.parametrize("part", list(JOB))
+def test_a_job_without_one_of_its_six_parts_is_no_public_clients(part: str) -> None:
+    partly = {name: value for name, value in JOB.items() if name != part}
+    message = json.dumps(["run", partly]).encode()
+    assert (
+        emqp.schedule_hash(emqp.Schedule(b"m1", b"q", message)) == hashlib.sha1(b"q\0" + message).hexdigest()
+    )
+    # And each part makes it another job.
+    changed = json.dumps(["run", {**JOB, part: "another"}]).encode()
+    assert emqp.schedule_hash(emqp.Schedule(b"m1", b"q", changed)) != (
+        emqp.schedule_hash(emqp.Schedule(b"m1", b"q", RUN))
+    )

@@ -1,0 +1,165 @@
+"""The figures and words of the core that the documents name, and what a field means that is left out."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from polybus.core import (
+    actions,
+    cron,
+    desk,
+    durable,
+    entries,
+    envelope,
+    events,
+    flows,
+    job_views,
+    last_values,
+    leases,
+    ledger,
+    logs,
+    lvc,
+    model,
+    monitor,
+    rows,
+    schedules,
+    scheduling,
+    topics,
+)
+from polybus.core.model import JobOptions, Limits, Reason
+from support.defaults import check_defaults
+
+MODULES = (
+    *(actions, desk, durable, entries, envelope, events, flows, ledger, model, rows, schedules, scheduling),
+    *(cron, job_views, last_values, leases, logs, lvc, monitor, topics),
+)
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+FIGURES: dict[ModuleType, dict[str, object]] = {
+    cron: {"MAX_TEXT": 255},
+    envelope: {"MAX_HEAD_BYTES": 16 * MIB},
+    job_views: {"PREVIEW_BYTES": KIB, "PREVIEW_FRAMES": 16},
+    last_values: {"COUNT": 100_000, "BYTES": 256 * MIB, "OVERHEAD_BYTES": 500},
+    # A node is late after one and a half of its beats, and gone after four.
+    leases: {"MISSED_BEATS": 4, "LATE": 1.5, "FASTEST_BEAT_S": 0.1},
+    ledger: {"HISTORY": 100, "REVIVED": "revived", "LEFT_OUT": "left_out", "GUARANTEED": "guaranteed"},
+    logs: {
+        "LEVELS": ("debug", "info", "warning", "error", "critical"),
+        "COUNT": 100_000,
+        "BYTES": 64 * MIB,
+        "AGE_S": 24 * 3600.0,
+        "WARNINGS_AGE_S": 7 * 24 * 3600.0,
+        "OVERHEAD_BYTES": 400,
+        "RECORD_BYTES": 16 * KIB,
+        "MESSAGE_CHARS": 8 * KIB,
+        "LOGGER_CHARS": 255,
+        "LOG_TOPICS": b"log/",
+        "UNKNOWN_NODE": "unknown",
+    },
+    monitor: {
+        "TOPIC": b"polybus/monitor/",
+        "SUMMARY": b"polybus/monitor/summary",
+        "ABOUT_NODES": ("node_up", "node_late", "node_down", "node_denied"),
+        "COUNTED": ("accepted", "replied", "failed", "rejected", "expired", "published"),
+        "LISTED": 1000,
+    },
+    schedules: {
+        "PUNCTUAL_S": 5.0,
+        "MIN_INTERVAL_S": 0.1,
+        "MAX_INTERVAL_S": 2_147_483_647.0,
+        "MAX_KEY": 200,
+        "MAX_MESSAGE_BYTES": MIB,
+        "MAX_SCHEDULES": 10_000,
+        "RAN": "ran",
+        "LATE": "late",
+        "SKIPPED": "skipped",
+        "MOVED": "moved",
+        "POSTPONED": "postponed",
+    },
+    topics: {"OTHER_TOPICS": b"(other)", "OWN_TOPICS": b"polybus/"},
+}
+
+# The defaults of docs/reference/settings.md.
+LIMITS = Limits(
+    body_bytes=64 * MIB,
+    held_bytes=2 * GIB,
+    queue_length=250_000,
+    outstanding_per_client=250_000,
+    pending_bytes_per_client=256 * MIB,
+    pending_bytes=GIB,
+    services=10_000,
+    attempts=5,
+    request_ttl_s=300.0,
+    replies_age_s=300.0,
+    replies_bytes=64 * MIB,
+    replies_count=100_000,
+    nodes=100_000,
+    subscriptions=100_000,
+    topics_counted=10_000,
+    schedules=10_000,
+    idle_service_s=600.0,
+    orphan_grace_s=15.0,
+    timeout_grace_s=5.0,
+    outcomes_count=100_000,
+    outcomes_bytes=256 * MIB,
+    waiters=100_000,
+    group_size=10_000,
+)
+# Written down job by job: what is left out of them is never written.
+PLAIN = JobOptions(
+    reply_requested=True,
+    guarantee=False,
+    retries=0,
+    timeout_s=0.0,
+    other=(),
+    backoff_s=None,
+    then=(),
+    group=b"",
+)
+MEANINGS: dict[str, object] = {
+    "durable.GivenUp.durable": True,
+    # A job is guaranteed, and its client gets a receipt, unless it says otherwise.
+    "envelope.JobSpec.guarantee": True,
+    "envelope.Submission.guarantee": True,
+    "envelope.Submission.reply": "receipt",
+    "envelope.Listed.guarantee": True,
+    "envelope.Listed.reply": "receipt",
+    "scheduling.Question.guarantee": True,
+    "events.Submit.options": PLAIN,
+    "events.CancelToken.why": "an operator withdrew it",
+    "events.WorkerUp.credit": 1,
+    "events.Failure.reason": Reason.FAILED,
+    "events.Schedule.options": PLAIN,
+    "events.Schedule.receipt": True,
+    "ledger.ScheduleEntry.options": JobOptions(reply_requested=False),
+    "ledger.ScheduleEntry.timezone": "UTC",
+    "ledger.ScheduleEntry.missed": "late",
+    **{f"model.Limits.{name}": getattr(LIMITS, name) for name in Limits.__struct_fields__},
+    "model.JobOptions.reply_requested": True,
+    "model.Retrying.backoff_s": 1.0,
+    "model.Retrying.backoff_max_s": 300.0,
+    "model.Retrying.jitter": 0.1,
+    "model.Node.admitted": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, figures in FIGURES.items() for name in figures]
+)
+def test_figures_and_words_are_what_the_documents_say(module: ModuleType, name: str) -> None:
+    assert getattr(module, name) == FIGURES[module][name]
+
+
+def test_a_field_that_is_left_out_says_nothing_unless_it_is_listed() -> None:
+    check_defaults(MODULES, MEANINGS)
+
+
+def test_a_plain_call_asks_for_a_reply_and_nothing_else() -> None:
+    assert model.PLAIN_CALL == PLAIN
+
+
+def test_the_word_of_a_reason_is_its_name() -> None:
+    assert {reason.value for reason in Reason} == {reason.name.lower() for reason in Reason}
+    assert all(reason == reason.name.lower() for reason in Reason)
