@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.wire import (
     bridge,
     bson,
@@ -27,7 +28,6 @@ from polybus.wire import (
     zmtp,
 )
 from polybus.wire import bridge_messages as say
-from polybus.errors import LocalProtocolError, RemoteProtocolError
 
 MIB = 1024 * 1024
 
