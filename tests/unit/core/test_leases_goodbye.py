@@ -1,4 +1,4 @@
-"""A goodbye from another connection: the node is asked, stays if it answers, and leaves soon if it does not."""
+"""A goodbye from another connection: the node is asked, stays if it answers, and leaves soon if not."""
 
 from __future__ import annotations
 

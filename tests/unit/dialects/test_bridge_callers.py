@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from polybus.core.actions import Answer, Refuse, Stream
 from polybus.core.bridging import ELSEWHERE, Parted
 from polybus.core.model import Limits, Reason
+from polybus.dialects.bridge import Carry
 from support.bridges import Island, World
 
 
@@ -174,3 +176,20 @@ def test_the_view_of_a_neighbour() -> None:
         "told": 1,
         "ignored": 0,
     }
+
+
+def test_a_publication_that_a_full_pipe_did_not_take_follows_a_second_later() -> None:
+    world, a, _ = pair()
+    a.publish("weather", b"cold")
+    world.run()
+    dialect = a.bridges.dialect
+    (peer,) = dialect.neighbours()
+    published, dropped = peer.published, peer.dropped
+    dialect.next_at = inf
+    dialect.not_carried(Carry(peer, b"weather", []))
+    assert (peer.published, peer.dropped) == (published - 1, dropped + 1)
+    assert list(peer.pending) == [b"weather"]
+    assert dialect.next_at == a.bus.swept_at + 1.0
+    # What has no last value cannot follow.
+    dialect.not_carried(Carry(peer, b"unknown", []))
+    assert list(peer.pending) == [b"weather"]
