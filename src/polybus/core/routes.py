@@ -22,10 +22,9 @@ SERVICES: Final = 10_000
 class Neighbour:
     """What is known from one neighbour, and what it was told."""
 
-    __slots__ = ("dirty", "heard", "ignored", "name", "told")
+    __slots__ = ("dirty", "heard", "ignored", "told")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.heard: dict[bytes, Path] = {}
         self.told: dict[bytes, Path] = {}
         # Services about which it may have to be told something.
@@ -58,7 +57,7 @@ class Routes:
 
     def up(self, name: str) -> Neighbour:
         """A new neighbour, which knows nothing yet."""
-        neighbour = self.neighbours[name] = Neighbour(name)
+        neighbour = self.neighbours[name] = Neighbour()
         neighbour.dirty = dict.fromkeys(self.known())
         return neighbour
 
