@@ -277,14 +277,32 @@ class State:
         return digest([SOURCES / "polybus" / mutant.file])
 
 
-def equivalents() -> dict[str, str]:
-    """The mutants that people decided about, with the reason."""
+def equivalents(everything: list[tuple[str, Mutant]]) -> dict[str, str]:
+    """What people decided about, with the reason: single mutants, and all of a constant for tuning."""
     found: dict[str, str] = {}
-    for entry in tomllib.loads(EQUIVALENT.read_text()).get("mutant", []):
-        if not entry.get("reason", "").strip():
-            raise SystemExit(f"{EQUIVALENT.name}: {entry.get('key')} has no reason")
-        found[entry["key"]] = entry["reason"]
+    decided = tomllib.loads(EQUIVALENT.read_text())
+    for entry in decided.get("mutant", []):
+        found[entry["key"]] = reason_of(entry, entry["key"])
+    constants = {}
+    for entry in decided.get("tuning", []):
+        where = (entry["file"], entry["constant"])
+        constants[where] = reason_of(entry, " ".join(where))
+    unused = set(constants)
+    for name, mutant in everything:
+        where = (mutant.file, re.split(r"\W", mutant.before, maxsplit=1)[0])
+        if not mutant.function and where in constants:
+            found[name] = constants[where]
+            unused.discard(where)
+    if unused and len({mutant.file for _, mutant in everything}) > 1:
+        raise SystemExit(f"{EQUIVALENT.name}: there is no constant {sorted(unused)[0]}; remove its entry")
     return found
+
+
+def reason_of(entry: dict[str, str], what: str) -> str:
+    reason = entry.get("reason", "").strip()
+    if not reason:
+        raise SystemExit(f"{EQUIVALENT.name}: {what} has no reason")
+    return reason
 
 
 def diff(mutant: Mutant) -> str:
@@ -369,7 +387,7 @@ def main() -> int:
     HOME.mkdir(exist_ok=True)
     # Who asks fewer tests gets other verdicts.
     state = State(HOME / ("state-quick.json" if arguments.quick else "state.json"), arguments.fresh)
-    reasons = equivalents()
+    reasons = equivalents(everything)
     verdicts = {name: Verdict(EQUAL, "", 0.0) for name, _ in chosen if name in reasons}
     for name, mutant in chosen:
         known = state.verdict(name, mutant)

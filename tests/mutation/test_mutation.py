@@ -132,12 +132,29 @@ def test_the_score_leaves_equivalents_out() -> None:
 
 
 def test_every_equivalent_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(len(reason) > 20 for reason in run.equivalents().values())
+    assert all(len(reason) > 20 for reason in run.equivalents(run.population(None)).values())
     bad = tmp_path / "equivalent.toml"
     bad.write_text('[[mutant]]\nkey = "0123"\nreason = " "\n')
     monkeypatch.setattr(run, "EQUIVALENT", bad)
     with pytest.raises(SystemExit, match="0123 has no reason"):
-        run.equivalents()
+        run.equivalents([])
+
+
+def test_a_constant_for_tuning_is_equivalent_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "equivalent.toml"
+    entry = '[[tuning]]\nfile = "journal/writer.py"\nconstant = "{}"\nreason = "A pause."\n'
+    listed.write_text(entry.format("RETRY_S"))
+    monkeypatch.setattr(run, "EQUIVALENT", listed)
+    everything = run.population("journal/")
+    found = run.equivalents(everything)
+    assert {(mutant.file, mutant.before) for name, mutant in everything if name in found} == {
+        ("journal/writer.py", "RETRY_S: Final = 1.0")
+    }
+    listed.write_text(entry.format("NO_SUCH_S"))
+    with pytest.raises(SystemExit, match="NO_SUCH_S"):
+        run.equivalents(everything)
 
 
 def test_verdicts_are_kept_until_the_code_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

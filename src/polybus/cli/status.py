@@ -29,9 +29,12 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "dead_letters_dropped": "dead letters",
     },
     "schedules": {"schedules": "schedules"},
-    "services and workers": {"services": "services", "workers": "workers", "workers_lost": "workers"},
+    "services and workers": {
+        "services": "services", "workers": "workers", "silent_workers": "workers", "workers_lost": "workers",
+    },
     "clients and answers that wait for them": {
         "clients": "clients", "pending_messages": "answers", "pending_bytes": "", "answers_lost": "answers",
+        "answers_lost_at": "",
         "kept_replies": "answers", "kept_replies_bytes": "", "replayed": "answers",
     },
     "topics": {
@@ -52,7 +55,8 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "bridge_publications_dropped": "publications", "bridge_publications_repeated": "publications",
     },
     "journal and archiver": {
-        "journal": "", "journal_written": "records", "journal_lost": "records", "journal_waiting_bytes": "",
+        "journal": "", "journal_written": "records", "journal_lost": "records",
+        "journal_bodies_dropped": "records", "journal_waiting_bytes": "",
         "journal_logs_removed": "logs", "archiver": "", "archiver_restarts": "times", "archiver_behind_s": "",
         "archiver_segments": "segments", "archiver_rows": "rows", "archiver_missing": "records",
         "archiver_damage": "places", "archiver_last_damage": "", "archiver_held_back": "",
@@ -61,7 +65,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "traces": {"spans_open": "spans", "spans_skipped": "spans"},
 }  # fmt: skip
 # Fields whose own name says too little.
-LABELS: Final = {"pid": "process", "drain_s": "drains at most"}
+LABELS: Final = {"pid": "process", "answers_lost_at": "answers lost, by limit", "drain_s": "drains at most"}
 REFUSALS: Final = "refusals"
 ENDPOINTS: Final = "endpoints"
 OTHERS: Final = "others"
@@ -100,6 +104,8 @@ def line(name: str, value: Any, unit: str) -> Line:
     if name == "pid":
         # It is a name and counts nothing.
         return Line(words, str(value))
+    if isinstance(value, dict):
+        return Line(words, ", ".join(f"{key}: {count:,}" for key, count in value.items()) or "–")
     if isinstance(value, list | tuple):
         return Line(words, ", ".join(map(str, value)) or "–")
     if isinstance(value, bool) or not isinstance(value, int | float):

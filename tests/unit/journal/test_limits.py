@@ -38,11 +38,9 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
     archiver: {
         "SEGMENTS": "segments",
         "OPEN_LOGS": "open",
-        "SEGMENT_ROWS": 100_000,
-        "SEGMENT_BYTES": 256 * MIB,
         "HOUR_US": 3600 * 1_000_000,
     },
-    compaction: {"INTENT": "compaction.json", "SMALL_BYTES": 2 * MIB, "FILE_BYTES": 32 * MIB},
+    compaction: {"INTENT": "compaction.json"},
     lock: {"LOCK": "archiver.lock"},
     log: {
         "MAGIC": b"PBJRNL1\n",
@@ -55,7 +53,7 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "DAMAGED": ".damaged",
     },
     # "It waits, up to ten seconds or 512 MiB."
-    pace: {"MUCH_BYTES": 512 * MIB, "PATIENCE_S": 10.0, "NICENESS": 19},
+    pace: {"MUCH_BYTES": 512 * MIB, "PATIENCE_S": 10.0},
     progress: {"PROGRESS": "archiver.json"},
     reader: {"COMPACTED": "compacted", "FOLDER": "journal"},
     record: {
@@ -78,7 +76,7 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "DAY_S": DAY_S,
     },
     # A log is finished every second, or once a minute if the broker has no archiver.
-    writer: {"ROLL_S": 1.0, "SLOW_ROLL_S": 60.0, "WAITING_BYTES": 64 * MIB, "ROLL_BYTES": 32 * MIB},
+    writer: {"ROLL_S": 1.0, "SLOW_ROLL_S": 60.0, "WAITING_BYTES": 256 * MIB},
 }
 # The settings `journal.keep_days`, `journal.keep_bytes` and `journal.compact_after_s` among them.
 MEANINGS: dict[str, object] = {
@@ -139,6 +137,8 @@ WHATS = [
     "hole",
     "other",
     "offered",
+    "records_lost",
+    "bodies_dropped",
 ]
 
 

@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from polybus.journal.numbering import Life, Numbering, Wrong
+from polybus.journal.numbering import Life, Missing, Numbering, Wrong
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
 
-def rows(*seqs: int, life: str = "l", at: datetime = NOON, what: str = "late", size: int = 0) -> pa.Table:
+def rows(
+    *seqs: int, life: str = "l", at: datetime = NOON, what: str = "late", size: int = 0, detail: str = ""
+) -> pa.Table:
     return pa.table(
         {
             "broker": ["b"] * len(seqs),
@@ -21,6 +23,8 @@ def rows(*seqs: int, life: str = "l", at: datetime = NOON, what: str = "late", s
             "at": [at + timedelta(seconds=seq) for seq in seqs],
             "what": [what] * len(seqs),
             "size": pa.array([size] * len(seqs), pa.int64()),
+            "reason": [""] * len(seqs),
+            "detail": [detail] * len(seqs),
         }
     )
 
@@ -61,7 +65,21 @@ def test_a_hole_says_which_numbers_are_missing() -> None:
     numbering.add(rows(5, what="hole", size=3))
     life = numbering.lives["l"]
     assert (life.holes, life.runs, life.rows) == ([(3, 5)], [], 1)
-    assert [life.has_hole_after(seq) for seq in (2, 5, 6)] == [True, True, False]
+    assert [life.missing_after(seq) is not None for seq in (2, 5, 6)] == [True, True, False]
+
+
+def test_what_is_missing_behind_a_number() -> None:
+    numbering = Numbering()
+    numbering.add(rows(1, 2))
+    numbering.add(rows(5, what="hole", size=3))
+    numbering.add(rows(6, what="records_lost", detail="the buffer was full"))
+    numbering.add(rows(9, what="hole", size=2))
+    numbering.add(rows(10))
+    life = numbering.lives["l"]
+    before = NOON + timedelta(seconds=9)
+    assert life.missing_after(2) == Missing(5, before, "the buffer was full")
+    assert life.missing_after(6) == Missing(2, before, "")
+    assert life.missing_after(10) is None
 
 
 @pytest.mark.parametrize(

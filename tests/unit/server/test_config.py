@@ -21,6 +21,7 @@ NARROW = {
     "tap": "off",
     "disconnect": "any",
     "udp": "17",
+    "buffer_bytes": "1048576",
     "pump": "pyzmq",
     "log_format": "json",
 }
