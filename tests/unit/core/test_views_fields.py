@@ -31,6 +31,7 @@ def test_a_service_with_workers_and_a_queue() -> None:
         "service": "echo",
         "state": "alive",
         "workers": 2,
+        "silent_workers": 0,
         "late_workers": 1,
         "up_s": 2.0,
         "silent_s": 0.5,
@@ -86,6 +87,8 @@ def test_a_worker_and_its_request() -> None:
         "dead_after_s": 3.0,
         "up_s": 1.25,
         "silent_s": 1.25,
+        "silent_since": None,
+        "unanswered": 1,
         "missed_beats": 0,
     }
     assert views.request_view(request, stage.now, lambda _: "some") == {
