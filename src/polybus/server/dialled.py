@@ -57,8 +57,7 @@ class Dialled:
 
     def fileno(self) -> int:
         """The descriptor that is readable when one of the sockets may be."""
-        fileno: int = self._selector.fileno()  # type: ignore[attr-defined]
-        return fileno
+        return self._selector.fileno()
 
     def dial(self, action: act.Dial, now: float) -> None:
         self._was_used = True
@@ -66,7 +65,7 @@ class Dialled:
             socket = self._make()
             try:
                 socket.connect(action.endpoint)
-                self._selector.register(socket.get(zmq.FD), selectors.EVENT_READ, action.identity)
+                self._selector.register(_descriptor(socket), selectors.EVENT_READ, action.identity)
             except BaseException:
                 socket.close(0)
                 raise
@@ -127,7 +126,7 @@ class Dialled:
         socket = self._sockets.pop(identity)
         self._unread.pop(identity, None)
         with contextlib.suppress(KeyError, ValueError, OSError):
-            self._selector.unregister(socket.get(zmq.FD))
+            self._selector.unregister(_descriptor(socket))
         socket.close(0)
 
     def close(self, linger_ms: int = 0) -> None:
@@ -137,3 +136,7 @@ class Dialled:
             socket.close(linger_ms)
         self._sockets.clear()
         self._at.clear()
+
+
+def _descriptor(socket: zmq.Socket[bytes]) -> int:
+    return int(socket.get(zmq.FD))

@@ -183,10 +183,10 @@ class DbpWorker(WorkerSession):
         return []
 
     def _agree(self, config: dict[str, Any], now: float) -> None:
-        heartbeat_s = config.get("heartbeat_s")
+        heartbeat_s = _interval(config.get("heartbeat_s"))
         # What is no time, or repeats ours, changes nothing.
-        if type(heartbeat_s) in (int, float) and heartbeat_s > 0 and heartbeat_s != self._info.heartbeat_s:
-            self.beat_s = float(min(max(heartbeat_s, SHORTEST_BEAT_S), LONGEST_BEAT_S))
+        if heartbeat_s and heartbeat_s != self._info.heartbeat_s:
+            self.beat_s = min(max(heartbeat_s, SHORTEST_BEAT_S), LONGEST_BEAT_S)
             self.dead_after_s = self.beat_s * LIVENESS
             self.deadline = min(self.deadline, now + self.beat_s)
         if self._takes_packets:
@@ -241,6 +241,17 @@ class DbpWorker(WorkerSession):
 
     def goodbye(self) -> list[Message]:
         return [self._write(wire.Disconnect(self._info.name, self._form))]
+
+
+def _interval(value: object) -> float:
+    """A time in seconds that the broker names; 0 if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    try:
+        return max(float(value), 0.0)
+    except OverflowError:
+        # JSON may have an integer of any size.
+        return LONGEST_BEAT_S
 
 
 def _port(value: object) -> int:
