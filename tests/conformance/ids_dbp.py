@@ -56,6 +56,10 @@ DBP: Final[dict[str, str]] = {
     "DBP-46": "nodes that provide services are required to register",
     "DBP-47": "what was answered with DISCONNECT is sent nothing more, whatever it says, until it registers",
     "DBP-48": "a service that sends what cannot be read, or no known command, is treated as invalid",
+    "DBP-49": "a registered service that gets DISCONNECT is no longer registered, and gets no calls",
+    "DBP-50": "after a missed beat, heartbeats go to the REP socket at the registered address",
+    "DBP-51": "a service on a REP socket at its registered address is called there",
+    "DBP-52": "a service follows the configuration in APPROVED",
 }
 
 IDS: Final = DBP

@@ -220,12 +220,88 @@ def test_a_second_registration_ends_the_conversation(broker: LiveBroker, service
             assert node.get(BEAT_S) is None
 
 
+UNEXPECTED = [
+    (b"<3", b"nobody"),
+    (b"o_O", b"an answer to nothing"),
+    (b"u.u",),
+    (b"OwO",),
+    (b"OwO", b'{"heartbeat_s": 1}'),
+    (b"(O_O)", b"no"),
+    (b"OmO", b"no"),
+]
+
+
 @pytest.mark.conforms("DBP-13", "DBP-21", "DBP-22")
-@pytest.mark.parametrize("command", [(b"<3", b"nobody"), (b"o_O", b"an answer to nothing")])
+@pytest.mark.parametrize("command", UNEXPECTED)
 def test_unexpected_commands_end_the_conversation(broker: LiveBroker, command: tuple[bytes, ...]) -> None:
-    with Node(broker) as node:
+    with Node(broker) as node, Node(broker) as client:
         node.say(*command)
         assert node.hear() == [b"</3", b""]
+        node.say(*command)
+        client.say(b"u_U", b"")
+        assert client.hear()[0] == b"o_O"
+        assert node.get(BEAT_S) is None
+
+
+@pytest.mark.conforms("DBP-22", "DBP-47", "DBP-49")
+@pytest.mark.parametrize("transport", ["dealer", "none"])
+@pytest.mark.parametrize("command", [(b"<3", b"nobody"), (b"<3", b"OTHER"), *UNEXPECTED[3:]])
+def test_a_service_that_is_disconnected_is_not_registered_and_not_called(
+    broker: LiveBroker, service: bytes, command: tuple[bytes, ...], transport: str
+) -> None:
+    other = service + b"-other"
+    with Node(broker) as node, Node(broker) as neighbour, Node(broker) as client:
+        neighbour.register(other, port=7778)
+        node.register(service, BEAT_S * 2, transport=transport)
+        node.say(*(other if frame == b"OTHER" else frame for frame in command))
+        assert node.hear() == [b"</3", b""]
+        assert not is_listed(broker, service)
+        assert is_listed(broker, other)
+        # A call waits for somebody else; neither it nor a heartbeat goes to the node that was disconnected.
+        client.say(b"u_U", service, b"hello")
+        node.say(b"<3", service)
+        assert node.get(BEAT_S * 4) is None
+        node.register(service, transport="dealer")
+        assert node.hear() == [b"u_U", service, b"hello"]
+        node.say(b"o_O", b"world")
+        assert client.hear() == [b"o_O", b"world"]
+
+
+@pytest.mark.conforms("DBP-47", "DBP-49")
+def test_what_a_disconnected_service_was_working_on_goes_to_another(
+    broker: LiveBroker, service: bytes
+) -> None:
+    with Node(broker) as node, Node(broker) as heir, Node(broker) as client:
+        node.register(service)
+        client.say(b"u_U", service, b"hello")
+        assert node.hear() == [b"u_U", service, b"hello"]
+        # What it asked itself is not answered either.
+        node.say(b"u_U", service + b"-later", b"a call of its own")
+        node.say(b"<3", b"nobody")
+        assert node.hear()[0] == b"</3"
+        heir.register(service)
+        assert heir.hear() == [b"u_U", service, b"hello"]
+        heir.say(b"o_O", b"world")
+        assert client.hear() == [b"o_O", b"world"]
+        with Node(broker) as later:
+            later.register(service + b"-later")
+            assert later.hear()[0] == b"u_U"
+            later.say(b"o_O", b"too late")
+            assert node.get(BEAT_S) is None
+
+
+@pytest.mark.conforms("DBP-14", "DBP-26")
+@pytest.mark.parametrize("command", [(b"u.u",), (b"pong", b""), (b"<3",)])
+def test_a_node_that_is_not_called_is_kept_by_any_sign_of_life(
+    broker: LiveBroker, service: bytes, command: tuple[bytes, ...]
+) -> None:
+    with Node(broker) as node:
+        node.register(service, BEAT_S, transport="none")
+        until = time.monotonic() + BEAT_S * MOST * 2
+        while time.monotonic() < until:
+            node.say(*command)
+            assert node.get(BEAT_S / 4) is None
+        assert is_listed(broker, service)
 
 
 @pytest.mark.conforms("DBP-22", "DBP-47")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -105,6 +106,22 @@ def test_disconnect_makes_a_worker_begin_anew_on_a_new_socket(
         assert is_begin(dialect, frames)
         assert second != first
         assert {handmade.next_event(), handmade.next_event()} == {zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED}
+
+
+@pytest.mark.conforms("DBP-10", "DBP-52")
+def test_a_dbp_worker_beats_as_often_as_its_approval_says(handmade: Handmade) -> None:
+    heartbeat_s = 0.5
+    with running("dbp", handmade.endpoint):
+        identity, frames = handmade.recv()
+        assert is_begin("dbp", frames)
+        handmade.send(identity, b"", b"OwO", NOW, b'{"heartbeat_s": %g, "liveness": 4}' % heartbeat_s)
+        approved_at = time.monotonic()
+        for _ in range(3):
+            _, frames = handmade.recv()
+            assert frames[:2] == [b"", b"<3"]
+            handmade.send(identity, b"", b"u.u", NOW, b"")
+        # Its own interval is much longer.
+        assert time.monotonic() - approved_at < 2 * DbpWorker.beat_s
 
 
 @pytest.mark.conforms("MDR-44")

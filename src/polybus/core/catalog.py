@@ -13,7 +13,8 @@ One name belongs to one node.  Who registers a name that is taken
 
 Only the connection that registered a name speaks for it.  Another one
 
-- cannot keep the node alive: its heartbeat is answered with the end of its conversation;
+- cannot keep the node alive: its heartbeat is answered with the end of its conversation, which ends what it
+  registered itself as well;
 - cannot change or end a registration while the registering connection is open;
 - can change the description of a node whose registering connection is closed, because the original
   implementation registers on a socket that it closes.  It cannot change where calls go.  If it says goodbye
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polybus.core import events, leases, workers
+from polybus.core import events, leases, requests, workers
 from polybus.core.actions import UNKNOWN_WORKER, Acknowledge, Approve, Ask, Deny, Dismiss
 from polybus.core.intake import BUILT_IN
 from polybus.core.leases import MISSED_BEATS as MISSED_BEATS
@@ -162,6 +163,7 @@ def _register(bus: Bus, event: events.Register, held: Node | None, now: float) -
     node = _node(event, now)
     node.admitted = False
     bus.nodes[event.name] = node
+    bus.catalog.enter(node)
     leases.watch(bus, node, now)
     approval = Approve(event.node, event.voice, node)
     if bus.store_trouble != NO_STORE:
@@ -273,7 +275,7 @@ def on_beat(bus: Bus, event: events.NodeBeat, now: float) -> None:
     if node is None:
         name = event.name.decode(errors="replace")
         reason = f"a heartbeat for {name!r}, but no node is registered so; it must register first"
-        bus.actions.append(Dismiss(event.node, event.voice, reason))
+        _disconnect(bus, event, reason, now)
         return
     claim = bus.catalog.claims.get(event.name)
     if claim is not None and claim.event.node == event.node:
@@ -281,7 +283,7 @@ def on_beat(bus: Bus, event: events.NodeBeat, now: float) -> None:
         return
     if is_mute(node):
         # It is there but its conversation was lost, and only it can begin a new one. The lease waits for it.
-        bus.actions.append(Dismiss(event.node, event.voice, UNKNOWN_WORKER))
+        _disconnect(bus, event, UNKNOWN_WORKER, now, waiting=node)
         return
     if not _speaks_for(node, event.node):
         # It does not keep the node alive, but the node may be there again at its own address.
@@ -289,13 +291,25 @@ def on_beat(bus: Bus, event: events.NodeBeat, now: float) -> None:
             _serve(bus, node, now)
         # A node whose connection broke and came back as another one registers again when it hears this.
         reason = f"a heartbeat, but {_not_yours(bus, node, now)}"
-        bus.actions.append(Dismiss(event.node, event.voice, reason))
+        _disconnect(bus, event, reason, now)
         return
     node.unplugged = False
     if node.serves is not None and node.admitted and worker_of(node) is None:
         _serve(bus, node, now)
     leases.beat(bus, node, now)
     bus.actions.append(Acknowledge(event.node, event.voice, event.name))
+
+
+def _disconnect(
+    bus: Bus, event: events.NodeBeat, reason: str, now: float, waiting: Node | None = None
+) -> None:
+    """End the conversation with a peer: what it registered ends, what it asked for is not answered.  The
+    lease of the node `waiting` goes on, because nothing is sent to that node on this connection anyway."""
+    requests.on_client_gone(bus, events.ClientGone(event.node, withdraw=False), now)
+    for node in leases.nodes_on(bus, event.node):
+        if node is not waiting:
+            leases.forget(bus, node, "it was disconnected", now)
+    bus.actions.append(Dismiss(event.node, event.voice, reason))
 
 
 def on_unasked(bus: Bus, event: events.Unasked, now: float) -> None:
@@ -332,7 +346,7 @@ def on_left(bus: Bus, event: events.NodeLeft, now: float) -> None:
     for claim in [claim for claim in bus.catalog.claims.values() if claim.event.node == event.node]:
         del bus.catalog.claims[claim.event.name]
     if not event.name:
-        for node in [node for node in bus.nodes.values() if node.address == event.node]:
+        for node in leases.nodes_on(bus, event.node):
             leases.forget(bus, node, "it left", now)
         return
     named = bus.nodes.get(event.name)

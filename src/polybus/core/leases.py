@@ -44,8 +44,8 @@ NOTICE_S: Final = 0.25
 ANSWER_S: Final = 2.0
 # Who asks for more datagrams than this gets fewer: what we send stays bounded, whatever is registered.
 FASTEST_BEAT_S: Final = 0.1
-# Connections that are made to ask nodes, each of them a file: further nodes are asked as soon as one is free,
-# and not dropped before that. Beyond the half of it they are not kept for the next question.
+# Connections that are made to ask nodes, each of them two files: further nodes are asked as soon as one is
+# free, and not dropped before that. Beyond the half of it they are not kept for the next question.
 LINES: Final = 1024
 
 
@@ -79,6 +79,8 @@ class Catalog:
         self.lines_at: Counter[str] = Counter()
         # Those that are not needed now, but cannot be closed without closing others to the same endpoint.
         self.spare: dict[str, list[Address]] = {}
+        # The names that each connection registered.
+        self.registered_on: dict[Address, set[bytes]] = {}
         self.claims: dict[bytes, Claim] = {}
         # At most one for each name.
         self.unproven: dict[bytes, Unproven] = {}
@@ -96,6 +98,16 @@ class Catalog:
         self.beckons = 0
         self.asked = 0
         self.lapsed = 0
+
+    def enter(self, node: Node) -> None:
+        self.registered_on.setdefault(node.address, set()).add(node.name)
+
+    def leave(self, node: Node) -> None:
+        names = self.registered_on.get(node.address)
+        if names is not None:
+            names.discard(node.name)
+            if not names:
+                del self.registered_on[node.address]
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -180,6 +192,11 @@ def seen_at(node: Node) -> float:
 def is_alive(node: Node, now: float) -> bool:
     """Whether no beat of it is missing."""
     return node.state is NodeState.ALIVE or now - seen_at(node) < node.heartbeat_s * LATE
+
+
+def nodes_on(bus: Bus, peer: Address) -> list[Node]:
+    """The nodes that were registered on a connection."""
+    return [bus.nodes[name] for name in sorted(bus.catalog.registered_on.get(peer, ()))]
 
 
 def worker_of(node: Node) -> Worker | None:
@@ -441,6 +458,7 @@ def broadcast_due(bus: Bus, now: float) -> None:
 def retire(bus: Bus, node: Node, why: str, now: float, lapsed: bool = False) -> None:
     """End what the broker has with a node: the worker that it is, and the connection to ask it. A node that
     was only silent may still answer what it has, and must register again after that."""
+    bus.catalog.leave(node)
     bus.leases.clear(node)
     drop_line(bus, node, now)
     worker = worker_of(node)

@@ -2,8 +2,9 @@
 
 The command frame is the tag.  Any peer may ask, register and serve, and whatever a service sends shows that
 it is there.  What it sends out of turn ends its conversation with DISCONNECT: an answer that nobody waits
-for, a second registration on the same socket, a heartbeat without a registration.  After that, and after its
-own DISCONNECT, it is sent nothing until it registers again.  (An answer of its may still count: no command is
+for, a second registration on the same socket, a heartbeat without a registration or with the name of another
+node, a command that only brokers send.  After that, and after its own DISCONNECT, its registration has ended,
+and it is sent nothing until it registers again.  (An answer of its may still count: no command is
 sent for it.)
 
 How a registered service gets its calls:
@@ -33,6 +34,7 @@ from polybus.core.actions import Answer, Deny, Dismiss, Say
 from polybus.core.bus import Bus
 from polybus.core.holders import worker_at
 from polybus.core.intake import BUILT_IN
+from polybus.core.leases import beat, nodes_on
 from polybus.core.ledger import NodeEntry
 from polybus.core.model import Address, Heartbeat, Node, Reach, Worker
 from polybus.dialects import dbp_catalog as catalog
@@ -140,6 +142,8 @@ class Dbp:
         self.tags: dict[bytes, tuple[Hear, Rebuke]] = {
             bytes(command): (self.hear, self.rebuke) for command in wire.BROKER_COMMANDS
         }
+        for command in wire.COMMANDS_OF_BROKERS:
+            self.tags[command] = (self._hear_broker_command, self.rebuke)
         # What begins with no known command is as invalid as what cannot be read.
         self.ear = RouterEar(bus, self.name, self.tags, self.rebuke)
         self.outbound_ear = OutboundEar(bus, self._leave)
@@ -156,6 +160,16 @@ class Dbp:
             worker.seen_at = now
         self._handlers[type(message)](address, at, message, now)
 
+    def _hear_broker_command(self, link: int, frames: Message, at: int, now: float) -> None:
+        """APPROVED and DENIED are commands, but nobody sends them to a broker."""
+        message = wire.read_as_node(frames, at)
+        address = (link, bytes(frames[0]))
+        if address in self._ended:
+            self._bus.counters.late += 1
+            return
+        word = type(message).__name__.upper()
+        self._end(address, self._voices[at][message.form], f"it sent {word}, which only brokers send", now)
+
     def _is_heard(self, address: Address, message: wire.BrokerReads) -> bool:
         """Whether what a disconnected peer says means anything."""
         if type(message) is wire.Registration:
@@ -171,6 +185,9 @@ class Dbp:
         if worker is not None:
             # An invalid message is dropped and its sender treated as invalid.
             self._end(address, worker.voice, f"it sent an invalid message: {error}", now)
+        elif (nodes := nodes_on(self._bus, address)) and address not in self._ended:
+            # So is one that registered here, and is called elsewhere or not at all.
+            self._end(address, nodes[0].voice, f"it sent an invalid message: {error}", now)
 
     # -- clients ----------------------------------------------------------------------------------
 
@@ -220,7 +237,16 @@ class Dbp:
     def _sign_of_life(
         self, address: Address, at: int, message: wire.Acknowledge | wire.Pong, now: float
     ) -> None:
-        self._bus.handle(events.Heard(address, self._voices[at][message.form]), now)
+        self._signal(address, self._voices[at][message.form], now)
+
+    def _signal(self, address: Address, voice: Voice, now: float) -> None:
+        """Whoever is registered on this connection is there."""
+        nodes = () if address in self._bus.workers else nodes_on(self._bus, address)
+        for node in nodes:
+            # Nodes that are called elsewhere or not at all are no workers on this connection.
+            beat(self._bus, node, now)
+        if not nodes:
+            self._bus.handle(events.Heard(address, voice), now)
 
     def _beat(self, address: Address, at: int, message: wire.Heartbeat, now: float) -> None:
         bus = self._bus
@@ -234,7 +260,7 @@ class Dbp:
         if name:
             bus.handle(events.NodeBeat(address, voice, name), now)
         else:
-            bus.handle(events.Heard(address, voice), now)
+            self._signal(address, voice, now)
 
     def _disconnect(self, address: Address, at: int, message: wire.Disconnect, now: float) -> None:
         bus = self._bus
@@ -379,6 +405,8 @@ class Dbp:
     def _end(self, address: Address, voice: Voice, why: str, now: float) -> None:
         """A peer sent what nobody expected: nothing more is sent to it."""
         self._leave(address, why, now)
+        # Also what was registered here and is called elsewhere or not at all.
+        self._bus.handle(events.NodeLeft(address, b""), now)
         self._bus.actions.append(Dismiss(address, voice, why))
 
 

@@ -22,8 +22,10 @@ from polybus.dialects.mdp2 import Mdp2
 from polybus.dialects.mdr import Mdr
 from polybus.dialects.port import Ear, Message, RouterEar
 from polybus.dialects.pubsub import PublishEar, SubscribeEar, ebus_publication, emqp_publication
+from polybus.server import dialled
 from polybus.server.bridge import PORT as BRIDGE_PORT
 from polybus.server.bridge import Bridges
+from polybus.server.dialled import Dialled
 from polybus.server.effects import Publication
 from polybus.server.links import Link, bind, make_socket
 from polybus.server.subscribers import Subscribers
@@ -43,8 +45,9 @@ class DeafEar:
 
 class Assembly(Struct):
     links: list[Link]
-    admin: Link
-    outbound: Link
+    # None if the setting turns it off.
+    admin: Link | None
+    dialled: Dialled
     subscribers: Subscribers
     bridges: Bridges
     # Links on which libzmq serves the subscribers, and how publications are written there.
@@ -79,17 +82,9 @@ def open_links(
         link.endpoint = bind(link.socket, place, name)
         return link
 
-    outbound = Link(
-        0, "dbp.outbound", make_socket(context, zmq.ROUTER, settings.broker, frame_bytes), DeafEar()
-    )
-    links.append(outbound)
     admin = add(zmq.ROUTER, "admin.port", DeafEar())
-    if admin is None:
-        admin = Link(-1, "admin.port", outbound.socket, DeafEar())
-
-    dialects = _dialects(bus, settings, wall, outbound.number, on_disconnect)
+    dialects = _dialects(bus, settings, wall, dialled.NUMBER, on_disconnect)
     ebus, emqp, dbp = dialects["ebus"], dialects["emqp"], dialects["dbp"]
-    outbound.ear = dbp.outbound_ear
     for name in ("ebus.frontend", "ebus.backend"):
         add(zmq.ROUTER, name, RouterEar(bus, "ebus", ebus.tags))
     for name in ("emqp.clients", "emqp.workers"):
@@ -109,7 +104,12 @@ def open_links(
     if bridges.is_on:
         add(zmq.ROUTER, BRIDGE_PORT, bridges.ear)
         bridges.open(context, settings, links, frame_bytes)
-    assembly = Assembly(links, admin, outbound, subscribers, bridges, goodbyes=emqp.goodbyes)
+
+    def dealer() -> zmq.Socket[bytes]:
+        return make_socket(context, zmq.DEALER, settings.broker, frame_bytes)
+
+    connections = Dialled(bus, dealer, dbp.outbound_ear)
+    assembly = Assembly(links, admin, connections, subscribers, bridges, goodbyes=emqp.goodbyes)
     for name in ("ebus", "emqp", "mdp1", "mdp2", "mdr"):
         for at in (1, 2):
             assembly.voices[f"{name}.{at}"] = dialects[name].client_voices[at]

@@ -30,6 +30,7 @@ from polybus.core.last_values import note_all
 from polybus.core.lifecycle import BusState
 from polybus.dialects.ebus import FAREWELL
 from polybus.errors import ConfigError
+from polybus.server import dialled
 from polybus.server.admin import AdminEar
 from polybus.server.admin_jobs import JobDesk
 from polybus.server.admin_topics import TopicDesk
@@ -46,6 +47,8 @@ from polybus.telemetry.logs import log
 
 # Messages taken from one socket in one turn: enough to spread the cost, few enough to stay quick.
 BATCH: Final = 256
+# The time that what is still in the pipes has at the end.
+LINGER_MS: Final = 500
 # How often listeners that no longer ask are let go.
 TAP_CHECK_S: Final = 1.0
 # More tracebacks than this tell nothing new and would fill the disk.
@@ -97,11 +100,13 @@ class Broker:
                 self._context, self.bus, self.settings, self._wall, self.ask_to_drain
             )
             links = self._assembly.links
+            self._dialled = self._assembly.dialled
             self._datagrams = Datagrams(self.bus, self.settings, self._wall)
-            fds = [self._wake_read, *self._datagrams.fds]
+            fds = [self._wake_read, self._dialled.fileno(), *self._datagrams.fds]
             self._pump = open_pump([link.socket for link in links], fds, self.settings.broker.pump or None)
         except ConfigError:
             with contextlib.suppress(AttributeError):
+                self._dialled.close()
                 self._datagrams.close()
             self._context.destroy(linger=0)
             os.close(self._wake_read)
@@ -126,8 +131,9 @@ class Broker:
         if self._datagrams.port:
             self._assembly.agreed["udp"] = self._datagrams.port
         self.bus.catalog.broadcasts = self._datagrams.broadcast_port > 0
-        self._outbox.handlers[act.Dial] = self._dial
-        self._outbox.handlers[act.HangUp] = self._hang_up
+        self._outbox.dialled = self._dialled
+        self._outbox.handlers[act.Dial] = lambda action: self._dialled.dial(action, self._clock())
+        self._outbox.handlers[act.HangUp] = self._dialled.hang_up
         self._jobs = JobDesk(self.bus, self._outbox, self._clock, self._keeping.ask)
         topics = TopicDesk(self.bus, self.subscribers)
         commands = {**self._jobs.commands, **topics.commands, "bridges": self._bridges.views}
@@ -141,10 +147,11 @@ class Broker:
             tap=self.settings.monitor.tap,
         )
         self._watchers = Watchers(self.bus, self._outbox, self._admin, self.facts)
-        self._assembly.admin.ear = self._admin
+        if self._assembly.admin is not None:
+            self._assembly.admin.ear = self._admin
         self._ears = [link.ear for link in links]
         self.bus.wall_offset = self._wall() - self._clock()
-        names = {link.number: link.name for link in links}
+        names = {link.number: link.name for link in links} | {dialled.NUMBER: dialled.NAME}
         self._keeping.begin(names, self._assembly.voices, self._clock(), self._assembly.revive)
         # Brokers that are joined have names that differ: their journals may come together in one table.
         name = self.settings.bridge.name or self.settings.broker.name
@@ -220,10 +227,12 @@ class Broker:
     def _loop(self) -> None:
         bus, outbox, clock = self.bus, self._outbox, self._clock
         subscribers, beacon, bridges = self._subscribers, self._beacon, self._bridges
-        journaling, pending = self._journaling, outbox.pending
+        journaling, pending, connections = self._journaling, outbox.pending, self._dialled
         recv_many = self._pump.recv_many
-        # The last ones are the pipe that wakes us, and datagrams.
-        receive: list[Receive] = [*(ear.receive for ear in self._ears), self._woken, self._datagrams.receive]
+        # The last ones are the pipe that wakes us, the connections that we dialled, and datagrams.
+        others: list[Receive] = [self._woken, connections.receive, self._datagrams.receive]
+        receive: list[Receive] = [*(ear.receive for ear in self._ears), *others]
+        look_again: list[tuple[int, Message]] = [(len(self._ears) + 1, [])]
         tick = events.Tick()
         tapped_at = now = clock()
         tick_at = wake_at = 0.0
@@ -244,6 +253,8 @@ class Broker:
                     self._jobs.keep_at_most(self.settings.jobs.dead_letters)
             if now >= bridges.next_at:
                 bridges.tick(now)
+            if now >= connections.next_at:
+                outbox.hear(look_again, receive, now, self._survive)
             subscribers.resume(now)
             pending.resume(now)
             outbox.settle(now)
@@ -260,6 +271,7 @@ class Broker:
             if self._is_drained and not pending:
                 break
             wake_at = min(tick_at, subscribers.next_at, pending.next_at, beacon.next_at, bridges.next_at)
+            wake_at = min(wake_at, connections.next_at)
 
     def _survive(self, link: int, frames: Message) -> None:
         """An exception that should not have been: told with all there is to know, and counted."""
@@ -317,27 +329,6 @@ class Broker:
         self._pump.send_many([(link, message)])
         socket.set(zmq.XPUB_NODROP, 1)
 
-    def _dial(self, action: act.Dial) -> None:
-        socket = self._assembly.outbound.socket
-        try:
-            socket.set(zmq.CONNECT_ROUTING_ID, action.identity)
-            socket.connect(action.endpoint)
-            self._pump.suspect(self._assembly.outbound.number)
-        except zmq.ZMQError as error:
-            self.bus.handle(
-                events.WorkerGone(
-                    (self._assembly.outbound.number, action.identity),
-                    f"cannot dial {action.endpoint}: {error}",
-                ),
-                self._clock(),
-            )
-
-    def _hang_up(self, action: act.HangUp) -> None:
-        # Never connected, or closed already: that is what was wanted.
-        with contextlib.suppress(zmq.ZMQError):
-            self._assembly.outbound.socket.disconnect(action.endpoint)
-            self._pump.suspect(self._assembly.outbound.number)
-
     def _close(self) -> None:
         """Say goodbye to everyone who waits for us, then close."""
         now = self._clock()
@@ -377,10 +368,11 @@ class Broker:
                 f"{missing} records are missing in the journal of this run; {where}", "error", missing=missing
             )
         self._datagrams.close()
+        self._dialled.close(linger_ms=LINGER_MS)
         self._data_dir.release()
         for link in self._assembly.links:
             # A moment for answers and farewells that are still in the pipes.
-            link.socket.close(linger=500)
+            link.socket.close(linger=LINGER_MS)
         self._pump.close()
         self._context.term()
         os.close(self._wake_read)

@@ -15,6 +15,7 @@ cdef class Outbox:
     cdef public list _messages
     cdef public list _sources
     cdef public object pending
+    cdef public object dialled
     cdef public set links_without_waiting
     cdef public list subscribers
     cdef public object on_full_subscriber

@@ -19,6 +19,7 @@ from polybus.core.bus import Bus
 from polybus.core.model import Address, Reason
 from polybus.core.records import Worker
 from polybus.errors import LocalProtocolError
+from polybus.server.dialled import Dialled
 from polybus.server.pending import RECEIVERS, Pending
 from polybus.server.pump import Pump
 from polybus.wire.frames import Frame
@@ -54,6 +55,8 @@ class Outbox:
         self._messages: list[tuple[int, Message]] = []
         self._sources: list[Any] = []
         self.pending = Pending(pump, self._answer_lost)
+        # The connections to nodes that were dialled, which are no sockets of the pump.
+        self.dialled: Dialled | None = None
         # Links to peers that do not wait for what they have no room for.
         self.links_without_waiting: set[int] = set()
         # Where publications go that libzmq hands to its subscribers: link number and how it is written there.
@@ -151,7 +154,7 @@ class Outbox:
         self._messages, self._sources = [], []
         if self.pending:
             messages, sources = self._queue_behind(messages, sources, now)
-        refused = self._pump.send_many(messages)
+        refused = self._send_apart(messages) if self.dialled else self._pump.send_many(messages)
         for position, number in refused:
             if type(sources[position]) not in (Deliver, Parcel):
                 self._refused(sources[position], messages[position], number, now)
@@ -163,6 +166,23 @@ class Outbox:
             elif type(source) is Parcel:
                 for deliver in reversed(source.delivers):
                     self._refused(deliver, messages[position], number, now)
+
+    def _send_apart(self, messages: list[tuple[int, Message]]) -> list[tuple[int, int]]:
+        """Send messages to nodes that were dialled, each on its own socket, and the others with the pump."""
+        dialled = self.dialled
+        assert dialled is not None
+        others: list[tuple[int, Message]] = []
+        positions: list[int] = []
+        refused: list[tuple[int, int]] = []
+        for position, (link, message) in enumerate(messages):
+            if link != dialled.number:
+                others.append((link, message))
+                positions.append(position)
+            elif number := dialled.send(message):
+                refused.append((position, number))
+        refused += [(positions[at], number) for at, number in self._pump.send_many(others)]
+        refused.sort()
+        return refused
 
     def _queue_behind(
         self, messages: list[tuple[int, Message]], sources: list[Any], now: float

@@ -293,6 +293,8 @@ NODE_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int, TimeForm], NodeReads]
     DENIED: _read_denied,
     DENIED_STRICT: _read_denied,
 }
+# Commands that no broker expects: only brokers send them.
+COMMANDS_OF_BROKERS: Final = (APPROVED, DENIED, DENIED_STRICT)
 
 
 def read_from_node(frames: Frames, at: int = 0) -> BrokerReads:

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from polybus.client.sessions.dbp import DbpClient, DbpWorker
+from polybus.client.sessions.dbp import LIVENESS, DbpClient, DbpWorker
 from polybus.client.sessions.port import Denied, Done, Failed, Restart, Work, WorkerSession
 from polybus.errors import LocalProtocolError
 
@@ -283,3 +283,29 @@ def test_a_service_drops_and_counts_what_it_cannot_read_and_never_obeys_exit() -
         assert session.receive(frames, 5.0) == []
     assert session.invalid == 6
     assert session.heard_at == 0.0
+
+
+@pytest.mark.conforms("DBP-52")
+@pytest.mark.parametrize(
+    ("told", "followed"),
+    [
+        (1.0, 1.0),
+        (10, 10.0),
+        (0.001, 0.5),
+        (1e9, 60.0),
+        (0, BEAT_S),
+        (-1, BEAT_S),
+        ("1", BEAT_S),
+        (True, BEAT_S),
+    ],
+)
+def test_the_approval_changes_the_interval_within_bounds(told: object, followed: float) -> None:
+    session = service()
+    session.receive(dbp(b"OwO", json.dumps({"heartbeat_s": told}).encode()), 0.0)
+    assert session.beat_s == followed
+    assert session.dead_after_s == followed * LIVENESS
+    assert session.tick(followed - 0.01) == []
+    assert session.tick(followed) == [dbp(b"<3", b"echo")]
+    # A new conversation begins with our own interval.
+    session.hello(1000.0)
+    assert (session.beat_s, session.dead_after_s) == (BEAT_S, BEAT_S * LIVENESS)

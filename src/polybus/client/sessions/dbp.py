@@ -5,9 +5,10 @@ called: an answer that is ready too early waits for those before it.  A service 
 REGISTRATION over its DEALER and keeps the lease with heartbeats (`<3` and its name); it is reached
 through the broker, so that is the address it gives.
 
-Heartbeats go in datagrams to the port that the broker names in its approval, and come back so.  When one is
-missing, ours or the broker's, they go over TCP until the next registration.  The session only makes and reads
-the datagrams (`packets`, `hear_packet`); who has a socket for them says so with `beats_from`.
+The approval says how often to beat, and the session follows it.  Heartbeats go in datagrams to the port that
+the broker names in its approval, and come back so.  When one is missing, ours or the broker's, they go over
+TCP until the next registration.  The session only makes and reads the datagrams (`packets`, `hear_packet`);
+who has a socket for them says so with `beats_from`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ LIVENESS: Final = 3
 LATE: Final = 1.5
 # A question of the broker that comes sooner than this after our datagram, in intervals, has crossed it.
 CROSSED: Final = 0.25
+# The approval may change the interval, within these bounds: while its handler runs, a worker looks after its
+# socket four times a second, and a broker that is lost must be noticed some day.
+SHORTEST_BEAT_S: Final = 0.5
+LONGEST_BEAT_S: Final = 60.0
 
 
 class DbpClient(QueuedClient):
@@ -146,6 +151,8 @@ class DbpWorker(WorkerSession):
         self._pending.clear()
         self._packets.clear()
         self.packet_port = self.broadcast_port = 0
+        # What the last approval said counts for that conversation.
+        self.beat_s, self.dead_after_s = type(self).beat_s, type(self).dead_after_s
         return [self._write(wire.Registration(self._info, form=self._form))]
 
     def pending(self) -> list[Message]:
@@ -176,6 +183,12 @@ class DbpWorker(WorkerSession):
         return []
 
     def _agree(self, config: dict[str, Any], now: float) -> None:
+        heartbeat_s = _interval(config.get("heartbeat_s"))
+        # What is no time, or repeats ours, changes nothing.
+        if heartbeat_s and heartbeat_s != self._info.heartbeat_s:
+            self.beat_s = min(max(heartbeat_s, SHORTEST_BEAT_S), LONGEST_BEAT_S)
+            self.dead_after_s = self.beat_s * LIVENESS
+            self.deadline = min(self.deadline, now + self.beat_s)
         if self._takes_packets:
             self.packet_port = _port(config.get("udp"))
             self.broadcast_port = _port(config.get("broadcast"))
@@ -228,6 +241,17 @@ class DbpWorker(WorkerSession):
 
     def goodbye(self) -> list[Message]:
         return [self._write(wire.Disconnect(self._info.name, self._form))]
+
+
+def _interval(value: object) -> float:
+    """A time in seconds that the broker names; 0 if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    try:
+        return max(float(value), 0.0)
+    except OverflowError:
+        # JSON may have an integer of any size.
+        return LONGEST_BEAT_S
 
 
 def _port(value: object) -> int:
