@@ -99,6 +99,7 @@ def test_a_worker_and_its_request() -> None:
         "dialect": "some",
         "state": request.state.name.lower(),
         "worker": "w",
+        "silent_workers": [],
         "attempt": 1,
         "age_s": 1.25,
         "expires_in_s": round(request.expires_at - stage.now, 3),
