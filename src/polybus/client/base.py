@@ -182,6 +182,10 @@ class BaseClient:
         if not self._closed:
             self._closed = True
             self._brain.close()
+            if self._is_hung_up:
+                # What was sent while the socket was closed goes out all the same.
+                self._brain.restart_at = 0.0
+                self._flush()
             self._lines.close(linger_s)
             if self._publisher is not None:
                 self._publisher.close(linger_s)
