@@ -6,7 +6,6 @@ the bus's token as in the whole family (see `majordomo`).  Workers ask with PING
 
 from __future__ import annotations
 
-from polybus.core import events
 from polybus.core.actions import Answer, Beat, Refuse, Stream
 from polybus.core.bus import Bus
 from polybus.core.intake import submit

@@ -596,7 +596,9 @@ def test_a_draining_broker_says_so(house: Household, talk: Talk) -> None:
 def test_the_tags_of_the_draft_can_be_set() -> None:
     from polybus.dialects.mdr import Mdr
 
-    house = Household(make=lambda bus, beat_s, liveness, ended: Mdr(bus, beat_s, liveness, b"C9", b"W9", ended))
+    house = Household(
+        make=lambda bus, beat_s, liveness, ended: Mdr(bus, beat_s, liveness, b"C9", b"W9", ended)
+    )
     house.say(b"w", [b"W9", b"\x01", b"echo"])
     house.ask(b"c", [b"C9", b"\x01", b"echo", b"r1", b"x"])
     order = house.order(b"w")
