@@ -48,6 +48,8 @@ EMQP: Final[dict[str, str]] = {
     "EMQP-42": "with emqp.disconnect = any a DISCONNECT on the clients' or workers' port is obeyed",
     "EMQP-43": "strict: every message has the frames of the document's table, and there is no receipt",
     "EMQP-44": "who has not said INFORM, or was not given a job, is not treated as a worker of it",
+    "EMQP-45": "M: a client that gets DISCONNECT says KBAI and sends nothing more on that connection",
+    "EMQP-46": "M: a client that gets KBAI sends nothing more on that connection",
 }
 
 IDS: Final = EMQP

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections.abc import Iterator
 from typing import Self
 
 import pytest
+import zmq
 
 from conformance.live_settings import BEAT_S, FAST
-from polybus import Worker
+from polybus import AsyncClient, Client, Worker
 from polybus.cli.keeper import Keeper
 from polybus.client.scheduler import Scheduler
 from polybus.client.sessions.emqp import EmqpWorker
 from support.emqp_component import TAG, Component
 from support.fake_brokers import Background, FakeBroker
 from support.live import LiveBroker, wait_for
+from support.patience import patient
+from support.waiting import until
 
 WORDS = {False: b"KBYE", True: b"KBAI"}
 # A broker that should have stopped is given this long.
@@ -186,6 +190,77 @@ def converse(fake: FakeBroker, role: bytes) -> bytes:
     assert (frames[:2], frames[5]) == ([b"", TAG], role)
     fake.send(identity, b"", TAG, b"ACK", b"a-1", frames[3])
     return identity
+
+
+async def _acall(endpoint: str) -> bytes:
+    async with AsyncClient(endpoint, "emqp", timeout_s=patient(20)) as client:
+        return await client.call("queue", b"work")
+
+
+def call(shell: str, endpoint: str) -> bytes:
+    if shell == "async":
+        return asyncio.run(_acall(endpoint))
+    with Client(endpoint, "emqp", timeout_s=patient(20)) as client:
+        return client.call("queue", b"work")
+
+
+@pytest.mark.conforms("EMQP-36", "EMQP-46")
+@pytest.mark.parametrize("shell", ["sync", "async"])
+@pytest.mark.parametrize("word", [b"KBAI", b"KBYE"])
+def test_a_client_leaves_a_broker_that_says_goodbye(fake: FakeBroker, word: bytes, shell: str) -> None:
+    background = Background(call, shell, fake.endpoint)
+    identity, request = fake.receive()
+    fake.send(identity, b"", TAG, word, b"b-1")
+    # The client asks again, with the same id, on another connection; it closed the first one before that.
+    again, repeated = fake.receive()
+    assert repeated == request
+    until(lambda: fake.connections() == (2, 1))
+    fake.send(again, b"", TAG, b"REPLY", b"b-2", b"done", request[3])
+    assert background.join() == b"done"
+    assert fake.is_quiet()
+
+
+@pytest.mark.conforms("EMQP-33", "EMQP-34", "EMQP-45")
+@pytest.mark.parametrize("shell", ["sync", "async"])
+def test_a_client_that_is_asked_to_leave_says_goodbye(fake: FakeBroker, shell: str) -> None:
+    background = Background(call, shell, fake.endpoint)
+    identity, request = fake.receive()
+    fake.send(identity, b"", TAG, b"DISCONNECT", b"b-1")
+    sender, goodbye = fake.receive()
+    assert (sender, goodbye[:3]) == (identity, [b"", TAG, b"KBYE"])
+    assert len(goodbye) == 4
+    # Nothing more on that connection; what is unanswered is asked for in a new conversation.
+    again, repeated = fake.receive()
+    assert repeated == request
+    until(lambda: fake.connections() == (2, 1))
+    fake.send(again, b"", TAG, b"REPLY", b"b-2", b"done", request[3])
+    assert background.join() == b"done"
+
+
+@pytest.mark.conforms("EMQP-36", "EMQP-46")
+@pytest.mark.parametrize("what", ["a request", "a publication"])
+def test_a_client_that_waits_for_nothing_hears_the_goodbye_as_well(fake: FakeBroker, what: str) -> None:
+    with Client(fake.endpoint, "emqp", timeout_s=patient(20)) as client:
+        first = client.submit("queue", b"first")
+        identity, request = fake.receive()
+        fake.send(identity, b"", TAG, b"REPLY", b"b-1", b"done", request[3])
+        assert first.result() == b"done"
+        fake.send(identity, b"", TAG, b"KBAI", b"b-2")
+        socket = client._lines._sockets[0]
+        assert socket is not None
+        until(lambda: socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+        client._lines.pump.suspect(0)
+        if what == "a request":
+            second = Background(lambda: client.call("queue", b"second"))
+        else:
+            client.publish("topic", b"second")
+        again, frames = fake.receive()
+        assert frames[-1] == b"second"
+        until(lambda: fake.connections() == (2, 1))
+        if what == "a request":
+            fake.send(again, b"", TAG, b"REPLY", b"b-3", b"done", frames[3])
+            assert second.join() == b"done"
+        assert fake.is_quiet()
 
 
 @pytest.mark.conforms("EMQP-23")

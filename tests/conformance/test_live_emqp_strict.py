@@ -171,6 +171,16 @@ def check_schedules(scheduler: Reader, client: Reader) -> None:
     assert (command, original, json.loads(error)["error"]) == (b"REPLY", b"s-5", "no_document_form")
 
 
+@pytest.mark.conforms("EMQP-13")
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_schedule_without_times_is_refused_for_one_reason(
+    broker: LiveBroker, strict: LiveBroker, is_strict: bool
+) -> None:
+    with Component(strict if is_strict else broker, "clients") as client:
+        client.say(b"SCHEDULE", b"s-1", b"queue", b"", b"[]")
+        assert any(b'"no_schedule"' in frame for frame in client.hear())
+
+
 @pytest.mark.conforms("EMQP-12", "EMQP-43")
 def test_subscribers_get_topic_and_message(strict: LiveBroker) -> None:
     """The document has no table for them: both are frames 4 and 5 of the publisher's PUBLISH."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from polybus.core.model import Limits
+from polybus.dialects.ended import Ended
 from polybus.dialects.mdp1 import Mdp1
 from polybus.dialects.mdp2 import Mdp2
 from polybus.dialects.mdr import Mdr
@@ -147,8 +148,9 @@ class Household(Exchange):
 
     def __init__(self, limits: Limits | None = None, make: Callable[..., Any] = Mdr) -> None:
         super().__init__(limits)
-        mdr = make(self.bus, BEAT_S, 3)
-        tags = {**Mdp1(self.bus, BEAT_S, 3).tags, **Mdp2(self.bus, BEAT_S, 3).tags, **mdr.tags}
+        ended = Ended()
+        mdr = make(self.bus, BEAT_S, 3, ended=ended)
+        tags = {**Mdp1(self.bus, BEAT_S, 3, ended).tags, **Mdp2(self.bus, BEAT_S, 3, ended).tags, **mdr.tags}
         for link in (CLIENTS, WORKERS):
             self.listen(link, RouterEar(self.bus, "majordomo", tags, mdr.rebuke))
 

@@ -62,6 +62,8 @@ class BaseClient:
         self._lines = Lines(1, context=self._context)
         self._lines.open(0, self.endpoint, self._identity)
         self._closed = False
+        # Whether the socket is closed until `restart_at` of the brain.
+        self._is_hung_up = False
 
     @property
     def invalid(self) -> int:
@@ -82,6 +84,8 @@ class BaseClient:
     ) -> Ticket:
         if self._closed:
             raise PolybusError("the client is closed")
+        if self._brain.session.hears_goodbyes and not self._brain.open:
+            self._step(0.0)
         now = time.monotonic()
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         ttl_s = None if limit_s == NEVER else limit_s
@@ -105,8 +109,12 @@ class BaseClient:
     def _flush(self) -> None:
         brain = self._brain
         if brain.restart:
+            if brain.restart_at > time.monotonic():
+                self._hang_up()
+                return
             if not brain.session.has_ids:
                 self._identity = new_identity()
+            self._is_hung_up = False
             self._reopening()
             if self.dialect == "ebus":
                 self._retire_topics()
@@ -115,6 +123,17 @@ class BaseClient:
         if brain.outbox:
             outbox, brain.outbox = brain.outbox, []
             self._lines.send(outbox)
+
+    def _hang_up(self) -> None:
+        """Close the socket before the new one may be opened; what is to be sent until then waits."""
+        if self._is_hung_up:
+            return
+        self._is_hung_up = True
+        farewell = self._brain.session.farewell()
+        if farewell:
+            self._lines.send([(0, message) for message in farewell])
+        self._reopening()
+        self._lines.hang_up(0, LINGER_S if farewell else 0.0)
 
     def _retire_topics(self) -> None:
         """Close the other sockets, too (EBUS-9, EBUS-10). They are opened anew when they are needed."""
@@ -134,6 +153,10 @@ class BaseClient:
             self.dialect, self._brain.new_id(), service_name(topic), body_frames(body)
         )
         if self.dialect == "emqp" and self._publish_address is None and not _is_set(self.dialect, "publish"):
+            # A publication waits for nothing, so a broker that left is not given its pause.
+            self._step(0.0)
+            self._brain.restart_at = 0.0
+            self._flush()
             return None, message
         if self._publisher is None:
             address = self._publish_address or _host_of(self._address)
@@ -159,6 +182,10 @@ class BaseClient:
         if not self._closed:
             self._closed = True
             self._brain.close()
+            if self._is_hung_up:
+                # What was sent while the socket was closed goes out all the same.
+                self._brain.restart_at = 0.0
+                self._flush()
             self._lines.close(linger_s)
             if self._publisher is not None:
                 self._publisher.close(linger_s)

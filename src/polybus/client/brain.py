@@ -105,6 +105,8 @@ class Brain:
         self.window: Final = window
         self.outbox: list[tuple[int, Message]] = []
         self.restart = False
+        # Not before then; the socket is closed until then.
+        self.restart_at = 0.0
         self.dropped = 0
         self.tracing: Final = tracing
         self._tickets: dict[bytes, Ticket] = {}
@@ -211,10 +213,10 @@ class Brain:
                     if ticket is not None:
                         self._finish(ticket, event.body, None)  # type: ignore[union-attr]
                 else:
-                    self._other(event)
+                    self._other(event, now)
         self._say(self.session.release())
 
-    def _other(self, event: Accepted | Part | Done | Failed | Restart) -> None:
+    def _other(self, event: Accepted | Part | Done | Failed | Restart, now: float) -> None:
         match event:
             case Failed(request_id, code, detail, body):
                 ticket = self._tickets.pop(request_id, None)
@@ -233,6 +235,8 @@ class Brain:
                     ticket.accepted = True
             case _:
                 self.restart = True
+                if self.session.pause_s:
+                    self.restart_at = now + self.session.pause_s
 
     def _finish(self, ticket: Ticket, body: list[Frame], error: RequestFailed | None) -> None:
         ticket.body = body
@@ -259,7 +263,7 @@ class Brain:
     @property
     def deadline(self) -> float:
         """When `tick` is due."""
-        return min(self.session.deadline, self._resend_at)
+        return min(self.session.deadline, self._resend_at, self.restart_at or NEVER)
 
     def tick(self, now: float) -> None:
         if self.session.is_lost(now):
@@ -279,6 +283,7 @@ class Brain:
     def restarted(self, now: float) -> None:
         """There is a new socket: what was meant for the old one is asked again."""
         self.restart = False
+        self.restart_at = 0.0
         self.session.restarted(now)
         self.outbox.clear()
         self._say(self.session.resend())

@@ -48,9 +48,9 @@ class Lines:
         self._cut = [False] * count
         self._pump: Pump | None = None
 
-    def hang_up(self, at: int) -> None:
+    def hang_up(self, at: int, linger_s: float = 0.0) -> None:
         """Close a line until it is opened again. An unconnected socket keeps its place in the pump."""
-        self._close(at, linger_ms=0)
+        self._close(at, int(linger_s * 1000))
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         self._sockets[at], self._monitors[at] = socket, socket.get_monitor_socket(_WATCHED)

@@ -8,7 +8,7 @@ cimport cython
 cdef dict _ANSWER, _STATE_NAMES
 
 @cython.locals(worker=Worker, request=Request)
-cpdef finish(Tables bus, tuple address, bytes token, list body, object now, bint more_follow=*)
+cpdef bint finish(Tables bus, tuple address, bytes token, list body, object now, bint more_follow=*) except -1
 
 @cython.locals(worker=Worker)
 cpdef give_slots(Tables bus, tuple address, Py_ssize_t slots, object now)

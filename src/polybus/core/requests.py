@@ -136,9 +136,12 @@ def on_result(bus: Tables, event: events.Result, now: float) -> None:
 
 def finish(
     bus: Tables, address: Address, token: bytes, body: Body, now: float, more_follow: bool = False
-) -> None:
+) -> bool:
     """The event `Result` as a call, for the same reason as `intake.submit`. If more follow, the worker, which
-    grants its own slots, is filed anew and fed after the last of them (`give_slots`)."""
+    grants its own slots, is filed anew and fed after the last of them (`give_slots`).
+
+    Returns whether the sender had the request; if it had, the answer may still be late.
+    """
     request = bus.prompt.get(token)
     if request is None:
         request = bus.patient.get(token)
@@ -147,9 +150,9 @@ def finish(
         worker, request = held_by(bus, address, token, now)
         if worker is None:
             late(bus, address, token, now)
-            return
+            return False
         if request is None:
-            return
+            return True
     worker.seen_at = now
     del worker.inflight[request.token]
     worker.done += 1
@@ -175,6 +178,19 @@ def finish(
             feed(bus, worker, now)
         if request.service.limited:
             flow(bus, request.service, now)
+    return True
+
+
+def has_request(bus: Tables, address: Address, token: bytes) -> bool:
+    """Whether the worker at an address may speak of a request: it was given it and has not answered it yet,
+    be it that the request has ended meanwhile, or it got it from our predecessor."""
+    worker = bus.workers.get(address) or bus.silent.get(address)
+    if worker is None:
+        return False
+    if token in worker.inflight:
+        return True
+    orphan = bus.patient.get(token)
+    return orphan is not None and orphan.state is RequestState.ORPHANED and orphan.service in worker.offers
 
 
 def give_slots(bus: Tables, address: Address, slots: int, now: float) -> None:

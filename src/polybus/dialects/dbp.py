@@ -39,7 +39,7 @@ from polybus.core.ledger import NodeEntry
 from polybus.core.model import Address, Heartbeat, Node, Reach, Worker
 from polybus.dialects import dbp_catalog as catalog
 from polybus.dialects.dbp_outbound import OutboundEar
-from polybus.dialects.dbp_voices import DialledVoice, Ended, NodeVoice, Wall
+from polybus.dialects.dbp_voices import DialledVoice, ExplainedEnds, NodeVoice, Wall
 from polybus.dialects.port import Hear, Message, Rebuke, RouterEar, Voice, by_framing
 from polybus.errors import RemoteProtocolError
 from polybus.wire import dbp as wire
@@ -97,7 +97,7 @@ class Dbp:
         `tell` gets why a conversation is ended, which DISCONNECT cannot say."""
         self._bus = bus
         self._strict = strict
-        self._ended = Ended(tell)
+        self._ended = ExplainedEnds(tell)
         self._outbound_link = outbound_link
         self._default_heartbeat_s = default_heartbeat_s
         # What the broker tells about itself to those who found it by its beacon.

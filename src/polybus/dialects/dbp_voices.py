@@ -25,15 +25,13 @@ from polybus.core.actions import (
 from polybus.core.model import Address, Request, Worker
 from polybus.core.views import peer_name
 from polybus.dialects.crossing import error_body, single_frame
+from polybus.dialects.ended import Ended
 from polybus.dialects.port import Message, Voice
 from polybus.wire import dbp as wire
 from polybus.wire.dbp_time import TimeForm, write_time
 from polybus.wire.frames import EMPTY
 
 Wall = Callable[[], float]
-# Peers that were sent DISCONNECT and did not register since. One that is forgotten because there are too many
-# of them is sent another DISCONNECT, which does no harm.
-MAX_ENDED: Final = 10_000
 
 
 # What the core's words for the end of a conversation mean for a DBP peer.
@@ -45,30 +43,16 @@ REASONS: Final = {
 SHUTDOWN: Final = "shutdown"
 
 
-class Ended:
-    """Peers that are sent nothing more until they register.
-
-    DISCONNECT has no frame for a reason, so `tell` gets it, for the log.
-    """
+class ExplainedEnds(Ended):
+    """DISCONNECT has no frame for a reason, so `tell` gets it, for the log."""
 
     def __init__(self, tell: Callable[[str], None] | None = None) -> None:
-        self._peers: dict[Address, None] = {}
+        super().__init__()
         self._tell = tell
 
     def explain(self, peer: Address, reason: str) -> None:
         if self._tell is not None and reason != SHUTDOWN:
             self._tell(f"DISCONNECT to the DBP peer {peer_name(peer)}: {REASONS.get(reason, reason)}")
-
-    def __contains__(self, peer: Address) -> bool:
-        return peer in self._peers
-
-    def add(self, peer: Address) -> None:
-        self._peers[peer] = None
-        if len(self._peers) > MAX_ENDED:
-            del self._peers[next(iter(self._peers))]
-
-    def discard(self, peer: Address) -> None:
-        self._peers.pop(peer, None)
 
 
 class NodeVoice(Voice):
@@ -84,7 +68,7 @@ class NodeVoice(Voice):
         broker: bytes,
         wall: Wall,
         agreed: Mapping[str, Any],
-        ended: Ended,
+        ended: ExplainedEnds,
         strict: bool = False,
     ) -> None:
         """`agreed` is what a node that sends heartbeats is told about them beside their timing."""
@@ -159,7 +143,7 @@ class DialledVoice(NodeVoice):
     original would take any other command for a mistake and answer that, so nothing else is sent there."""
 
     def __init__(self, form: TimeForm, broker: bytes, wall: Wall, is_original: bool) -> None:
-        super().__init__([EMPTY], form, wire.DENIED, broker, wall, {}, Ended())
+        super().__init__([EMPTY], form, wire.DENIED, broker, wall, {}, ExplainedEnds())
         self._is_original = is_original
 
     def ask(self, action: Ask) -> Message:

@@ -159,14 +159,11 @@ class Emqp:
 
     def _schedule(self, client: Address, message: wire.Schedule, at: int, now: float) -> None:
         self._clients.note(client, at)
-        if not self._strict and message.interval_s is None and not message.cron:
+        is_for_scheduler = self._strict and bool(self._bus.schedulers)
+        if message.interval_s is None and not message.cron and not is_for_scheduler:
+            # A strict broker passes the document's form on as it is: its scheduler may know what it means.
             raise refuse("no_schedule", "the message tells neither interval_secs nor cron")
-        if (
-            self._strict
-            and self._bus.schedulers
-            and len(message.raw) == LONG_SCHEDULE
-            and wire.with_times(message) is None
-        ):
+        if is_for_scheduler and len(message.raw) == LONG_SCHEDULE and wire.with_times(message) is None:
             raise refuse(
                 "no_document_form",
                 "this broker is strict: its schedulers get the document's SCHEDULE, with the times in its "

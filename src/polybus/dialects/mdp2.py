@@ -11,6 +11,7 @@ from polybus.core.bus import Bus
 from polybus.core.model import Heartbeat, Request, Worker
 from polybus.dialects import majordomo
 from polybus.dialects.crossing import error_body
+from polybus.dialects.ended import Ended
 from polybus.dialects.port import Message, Voice, by_framing
 from polybus.wire import mdp2 as wire
 
@@ -34,8 +35,8 @@ class ClientVoice(Voice):
 class WorkerVoice(majordomo.FamilyWorkerVoice):
     dialect = "mdp2"
 
-    def __init__(self, lead: Message) -> None:
-        super().__init__(lead, wire.write_heartbeat(), wire.write_disconnect())
+    def __init__(self, lead: Message, ended: Ended) -> None:
+        super().__init__(lead, wire.write_heartbeat(), wire.write_disconnect(), ended)
 
     def deliver(self, worker: Worker, request: Request) -> Message:
         return [worker.address[1], *self._lead, *wire.write_order(request.token, request.body)]
@@ -46,12 +47,16 @@ class Mdp2(majordomo.Mdp):
 
     name = "mdp2"
 
-    def __init__(self, bus: Bus, heartbeat_s: float = 2.5, liveness: int = 3) -> None:
+    def __init__(
+        self, bus: Bus, heartbeat_s: float = 2.5, liveness: int = 3, ended: Ended | None = None
+    ) -> None:
+        over = Ended() if ended is None else ended
         super().__init__(
             bus,
             Heartbeat(dead_after_s=heartbeat_s * liveness, beat_every_s=heartbeat_s),
             (wire.CLIENT_TAG, by_framing(ClientVoice)),
-            (wire.WORKER_TAG, by_framing(WorkerVoice)),
+            (wire.WORKER_TAG, by_framing(lambda lead: WorkerVoice(lead, over))),
             wire.read_from_client,
             wire.read_from_worker,
+            over,
         )

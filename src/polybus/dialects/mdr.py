@@ -6,7 +6,6 @@ the bus's token as in the whole family (see `majordomo`).  Workers ask with PING
 
 from __future__ import annotations
 
-from polybus.core import events
 from polybus.core.actions import Answer, Beat, Refuse, Stream
 from polybus.core.bus import Bus
 from polybus.core.intake import submit
@@ -14,6 +13,7 @@ from polybus.core.model import Address, Heartbeat
 from polybus.core.records import Request, Worker
 from polybus.dialects.context import context_of, options_of_id
 from polybus.dialects.crossing import error_body
+from polybus.dialects.ended import Ended
 from polybus.dialects.majordomo import FamilyWorkerVoice, Majordomo
 from polybus.dialects.mmi import PREFIX as MANAGEMENT
 from polybus.dialects.port import Message, Voice, by_framing
@@ -50,8 +50,8 @@ class ClientVoice(Voice):
 class WorkerVoice(FamilyWorkerVoice):
     dialect = "mdr"
 
-    def __init__(self, lead: Message, tag: bytes) -> None:
-        super().__init__(lead, wire.write_pong(tag), wire.write_disconnect())
+    def __init__(self, lead: Message, tag: bytes, ended: Ended) -> None:
+        super().__init__(lead, wire.write_pong(tag), wire.write_disconnect(), ended)
         self._tag = tag
 
     def deliver(self, worker: Worker, request: Request) -> Message:
@@ -86,14 +86,17 @@ class Mdr(Majordomo):
         liveness: int = 3,
         client_tag: bytes = wire.CLIENT_TAG,
         worker_tag: bytes = wire.WORKER_TAG,
+        ended: Ended | None = None,
     ) -> None:
+        over = Ended() if ended is None else ended
         super().__init__(
             bus,
             Heartbeat(dead_after_s=heartbeat_s * liveness),
             by_framing(lambda lead: ClientVoice(lead, client_tag)),
-            by_framing(lambda lead: WorkerVoice(lead, worker_tag)),
+            by_framing(lambda lead: WorkerVoice(lead, worker_tag, over)),
+            over,
         )
-        self._traced_voices = by_framing(lambda lead: TracedWorkerVoice(lead, worker_tag))
+        self._traced_voices = by_framing(lambda lead: TracedWorkerVoice(lead, worker_tag, over))
         self._listen(client_tag, self.hear_client, worker_tag, self.hear_worker)
 
     def hear_client(self, link: int, frames: Message, at: int, now: float) -> None:
@@ -129,7 +132,7 @@ class Mdr(Majordomo):
                 self._check_id(token, request_id)
                 self._part(worker, self._worker_voices[at], token, body, now)
             case wire.Ping():
-                bus.handle(events.Heard(worker, self._worker_voices[at]), now)
+                self._beat(worker, self._worker_voices[at], now)
                 known = bus.workers.get(worker)
                 if known is not None:
                     known.spoken_at = now
@@ -138,7 +141,9 @@ class Mdr(Majordomo):
                 voices = self._traced_voices if is_announced(worker[1]) else self._worker_voices
                 self._ready(worker, voices[at], service, credit, now)
             case wire.Disconnect():
-                bus.handle(events.WorkerGone(worker, "it disconnected"), now)
+                self._leave(worker, now)
+            case wire.Order() | wire.Pong():
+                self._misplaced(worker, self._worker_voices[at], now)
 
     def _check_id(self, token: bytes, request_id: bytes) -> None:
         """Refuse an answer whose request id is not the id of the request that its address frame names: the

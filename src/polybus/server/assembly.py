@@ -17,6 +17,7 @@ from polybus.dialects.dbp import Dbp
 from polybus.dialects.ebus import Ebus
 from polybus.dialects.emqp import Emqp
 from polybus.dialects.emqp_admin import EmqpAdmin
+from polybus.dialects.ended import Ended
 from polybus.dialects.mdp1 import Mdp1
 from polybus.dialects.mdp2 import Mdp2
 from polybus.dialects.mdr import Mdr
@@ -142,6 +143,7 @@ def _dialects(
 ) -> dict[str, Any]:
     ebus, emqp, majordomo, dbp = settings.ebus, settings.emqp, settings.majordomo, settings.dbp
     beats = (majordomo.heartbeat_s, majordomo.liveness)
+    ended = Ended()
     return {
         "ebus": Ebus(bus, ebus.heartbeat_s, ebus.liveness, ebus.expiry_s, ebus.worker_credit, ebus.strict),
         "emqp": Emqp(
@@ -155,9 +157,9 @@ def _dialects(
             expiry_s=emqp.expiry_s or inf,
             on_disconnect=on_disconnect if emqp.disconnect == "any" else None,
         ),
-        "mdp1": Mdp1(bus, *beats),
-        "mdp2": Mdp2(bus, *beats),
-        "mdr": Mdr(bus, *beats, majordomo.client_tag.encode(), majordomo.worker_tag.encode()),
+        "mdp1": Mdp1(bus, *beats, ended),
+        "mdp2": Mdp2(bus, *beats, ended),
+        "mdr": Mdr(bus, *beats, majordomo.client_tag.encode(), majordomo.worker_tag.encode(), ended),
         "dbp": Dbp(
             bus,
             wall,

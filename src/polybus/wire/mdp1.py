@@ -51,6 +51,7 @@ __all__ = [
     "Command",
     "Disconnect",
     "FinalReply",
+    "HeardFromWorker",
     "Heartbeat",
     "Order",
     "Ready",
@@ -75,14 +76,17 @@ WORKER_TAG: Final = b"MDPW01"
 
 ClientMessage = Request
 WorkerMessage = Ready | WorkerFinal | Heartbeat | Disconnect
+# What a broker reads from workers: also REQUEST, which is valid, but which no worker has to send.
+HeardFromWorker = WorkerMessage | Order
 Reply = FinalReply
 Command = Order | Heartbeat | Disconnect
 
 
 # -- reading ----------------------------------------------------------------------------------
 
-WORKER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], WorkerMessage]]] = {
+WORKER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], HeardFromWorker]]] = {
     b"\x01": read_ready,
+    b"\x02": read_order,
     b"\x03": read_worker_final,
     b"\x04": read_heartbeat,
     b"\x05": read_disconnect,
@@ -98,7 +102,7 @@ def read_from_client(frames: Frames, at: int = 0) -> ClientMessage:
     return Request(*_named(frames, at, "REQUEST"))
 
 
-def read_from_worker(frames: Frames, at: int = 0) -> WorkerMessage:
+def read_from_worker(frames: Frames, at: int = 0) -> HeardFromWorker:
     return read_command(WORKER_COMMANDS, frames, at)
 
 

@@ -98,6 +98,8 @@ class Disconnect(Struct, frozen=True):
 
 ClientMessage = Request
 WorkerMessage = Ready | WorkerPartial | WorkerFinal | Heartbeat | Disconnect
+# What a broker reads from workers: also REQUEST, which is valid, but which no worker has to send.
+HeardFromWorker = WorkerMessage | Order
 Reply = Partial | FinalReply
 Command = Order | Heartbeat | Disconnect
 
@@ -168,8 +170,9 @@ def _exactly_two(frames: Frames, at: int, what: str) -> None:
 
 
 CLIENT_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], ClientMessage]]] = {b"\x01": read_request}
-WORKER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], WorkerMessage]]] = {
+WORKER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], HeardFromWorker]]] = {
     b"\x01": read_ready,
+    b"\x02": read_order,
     b"\x03": _read_worker_partial,
     b"\x04": read_worker_final,
     b"\x05": read_heartbeat,
@@ -190,7 +193,7 @@ def read_from_client(frames: Frames, at: int = 0) -> ClientMessage:
     return read_command(CLIENT_COMMANDS, frames, at)
 
 
-def read_from_worker(frames: Frames, at: int = 0) -> WorkerMessage:
+def read_from_worker(frames: Frames, at: int = 0) -> HeardFromWorker:
     return read_command(WORKER_COMMANDS, frames, at)
 
 

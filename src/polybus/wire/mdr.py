@@ -121,6 +121,8 @@ class Disconnect(Struct, frozen=True):
 
 ClientMessage = Request
 WorkerMessage = Ready | WorkerPartial | WorkerFinal | Ping | Disconnect
+# What a broker reads from workers: also REQUEST and PONG, which are valid, but which no worker has to send.
+HeardFromWorker = WorkerMessage | Order | Pong
 Reply = Partial | FinalReply
 Command = Order | Pong | Disconnect
 
@@ -219,11 +221,13 @@ def _exactly_two(frames: Frames, at: int, what: str) -> None:
 
 
 CLIENT_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], ClientMessage]]] = {b"\x01": read_request}
-WORKER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], WorkerMessage]]] = {
+WORKER_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], HeardFromWorker]]] = {
     b"\x01": _read_ready,
+    b"\x02": _read_order,
     b"\x03": _read_worker_partial,
     b"\x04": _read_worker_final,
     b"PING": _read_ping,
+    b"PONG": _read_pong,
     b"\x06": _read_disconnect,
 }
 REPLY_COMMANDS: Final[Mapping[Frame, Callable[[Frames, int], Reply]]] = {
@@ -283,7 +287,7 @@ def read_from_client(frames: Frames, at: int = 0) -> ClientMessage:
     return read_command(CLIENT_COMMANDS, frames, at)
 
 
-def read_from_worker(frames: Frames, at: int = 0) -> WorkerMessage:
+def read_from_worker(frames: Frames, at: int = 0) -> HeardFromWorker:
     return read_command(WORKER_COMMANDS, frames, at)
 
 

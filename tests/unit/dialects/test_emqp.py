@@ -697,6 +697,13 @@ def test_what_goes_to_a_scheduler_is_kept_here_no_more() -> None:
     assert answers(ex) == [[b"REPLY", b"m-3"]]
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_schedule_without_times_is_refused_for_one_reason(strict: bool) -> None:
+    ex = broker(strict=strict)
+    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"", b"[]")
+    assert b'"no_schedule"' in b"".join(answers(ex)[0])
+
+
 def test_a_schedule_that_cannot_be_kept_is_answered_with_the_reason() -> None:
     ex = broker()
     say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"", b"-1", b"[]", b"61 * * * *")

@@ -139,7 +139,7 @@ def test_malformed_from_a_client_or_to_one(given: list[bytes], reason: str) -> N
         ([W], "short"),
         ([W, b"\x00"], "unknown_command"),
         ([W, b"\x06"], "unknown_command"),
-        ([W, b"\x02", b"client", b"", b"body"], "unknown_command"),
+        ([W, b"\x02", b"client", b"x", b"id"], "envelope"),
         ([W, Opaque(b"\x04")], "unknown_command"),
         ([W, b"\x01"], "length"),
         ([W, b"\x01", b"echo", b"1", b""], "length"),

@@ -160,7 +160,7 @@ def test_malformed_from_a_client(given: list[bytes], reason: str) -> None:
     [
         ([W], "short"),
         ([W, b"\x00"], "unknown_command"),
-        ([W, b"\x02", b"client", b"", b"body"], "unknown_command"),
+        ([W, b"\x02", b"client", b"x", b"id"], "envelope"),
         ([W, Opaque(b"\x05")], "unknown_command"),
         ([W, b"\x01"], "length"),
         ([W, b"\x01", b"echo", b"1", b""], "length"),

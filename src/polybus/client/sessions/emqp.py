@@ -7,6 +7,10 @@ A strict polybus broker sends the document's REPLY, which has the id of the requ
 own, and no receipt; but a client that asks for a receipt gets an ACK.  So a request that ends with its
 receipt asks for it.
 
+A broker that says goodbye is sent nothing more: the client closes its socket, leaves the broker alone for a
+moment, and asks on a new socket for what is unanswered, with the same ids (EMQP-36, EMQP-46).  Asked to
+leave by DISCONNECT, it says goodbye itself before that (EMQP-45).
+
 A worker says INFORM with its queues, waits for the ACK, and then sends one READY for every free slot,
 another after each REPLY.  Both sides beat every 3 s; 15 s of silence (3 × 5 s) end the conversation, and
 the worker begins a new one.  On leaving it says KBYE.
@@ -22,6 +26,7 @@ ASCII.  Bodies are the program's own: towards EventMQ's router they have to be t
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
@@ -49,6 +54,8 @@ from polybus.wire.context import NO_CONTEXT, Context, find_context
 from polybus.wire.frames import EMPTY, Frame, refuse
 
 BEAT_S: Final = 3.0
+# How long a client leaves a broker alone that said goodbye, which is about to stop.
+PAUSE_S: Final = 0.1
 TIMEOUT_S: Final = 5.0
 LIVENESS: Final = 3
 
@@ -75,8 +82,14 @@ def headers_of(options: Options | None, wants_reply: bool, context: Context = NO
     )
 
 
+def new_goodbye_id() -> bytes:
+    return b"bye-" + os.urandom(6).hex().encode()
+
+
 class EmqpClient(ClientSession):
     dialect = "emqp"
+    hears_goodbyes = True
+    pause_s = PAUSE_S
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,6 +97,7 @@ class EmqpClient(ClientSession):
         # Asked for the result; the others are done with their receipt.
         self._calls: set[bytes] = set()
         self._accepted: set[bytes] = set()
+        self._is_asked_to_leave = False
 
     def request(
         self,
@@ -109,6 +123,12 @@ class EmqpClient(ClientSession):
     def resend(self) -> list[Message]:
         return list(self._open.values())
 
+    def farewell(self) -> list[Message]:
+        if not self._is_asked_to_leave:
+            return []
+        self._is_asked_to_leave = False
+        return [[EMPTY, *wire.write_goodbye(new_goodbye_id())]]
+
     def _forget(self, request_id: bytes) -> None:
         self._open.pop(request_id, None)
         self._calls.discard(request_id)
@@ -118,6 +138,11 @@ class EmqpClient(ClientSession):
         message = wire.read_as_client(frames, at)
         if type(message) is wire.Ack:
             return self._receipt(message.acked_id)
+        if type(message) is wire.Goodbye:
+            return [Restart("the broker said goodbye")]
+        if type(message) is wire.Disconnect:
+            self._is_asked_to_leave = True
+            return [Restart("the broker asked us to leave")]
         if type(message) is not wire.Reply:
             return []
         # The document's REPLY of a strict broker has the request's id for its own.

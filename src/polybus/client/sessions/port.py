@@ -152,6 +152,11 @@ class ClientSession(Session, ABC):
     # Silence only means something in dialects where the broker must answer a ping.
     deadline = NEVER
 
+    # Whether the broker may say goodbye to a client that waits for nothing: it is listened to before the next
+    # request, which must not go to a broker that left. And how long such a broker is left alone.
+    hears_goodbyes = False
+    pause_s = 0.0
+
     @abstractmethod
     def request(
         self,
@@ -180,6 +185,10 @@ class ClientSession(Session, ABC):
 
     def release(self) -> list[Message]:
         """Requests whose turn has come, after answers were received."""
+        return []
+
+    def farewell(self) -> list[Message]:
+        """What is still to be said before the socket is closed."""
         return []
 
     def tick(self, now: float) -> list[Message]:
