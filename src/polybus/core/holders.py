@@ -136,11 +136,12 @@ def _let_go(bus: Tables, worker: Worker) -> None:
     bus.watches.clear(worker)
 
 
-def note_let_go(bus: Tables, worker: Worker) -> None:
-    """A worker was let go that still works, and will send its answer before it reads anything."""
+def note_let_go(bus: Tables, worker: Worker, told_at: float = 0.0) -> None:
+    """A worker was let go that still works, and will send its answer before it reads anything. It was told so
+    at this time, or (0) it is told when it is heard."""
     if len(bus.let_go) >= MAX_LET_GO:
         del bus.let_go[next(iter(bus.let_go))]
-    bus.let_go[worker.address] = 0.0
+    bus.let_go[worker.address] = told_at
 
 
 def tell_to_register(bus: Tables, peer: Address, voice: Any, now: float) -> None:

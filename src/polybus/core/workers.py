@@ -209,11 +209,10 @@ def lose(bus: Bus, worker: Worker, why: str, now: float) -> None:
     is_busy = any(request.state not in TERMINAL for request in worker.inflight.values())
     is_neighbour = bus.bridging is not None and bus.bridging.is_neighbour(worker)
     if not is_busy or is_neighbour:
+        bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
         if worker.inflight and not worker.endpoint and not is_neighbour:
-            # It works for nothing, and is told so when it is heard: once.
-            holders.note_let_go(bus, worker)
-        else:
-            bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
+            # It may work for nothing; what it sends before it reads the goodbye gets no second one.
+            holders.note_let_go(bus, worker, now)
         remove(bus, worker, why, now)
         return
     _detach(bus, worker, why, now, LOSE)
