@@ -231,6 +231,7 @@ def test_other_ways_to_write_the_same(text: str, same: str) -> None:
         ("* 24 * * *", ("hour", "'24'")),
         ("0 0 32 * *", ("day-of-month",)),
         ("0 0 31 2 *", ("day-of-month", "exist")),
+        ("0 0 */15 * MON#2", ("a day that never comes",)),
         ("0 0 * 13 *", ("month", "JAN")),
         ("0 0 * * xyz", ("day-of-week", "'XYZ'", "SUN")),
         ("* * * * * 99", ("second", "'99'")),

@@ -539,3 +539,27 @@ def test_a_request_that_waits_for_a_silent_worker_goes_on_when_that_still_has_it
     assert stage.request("c", "1").state is RequestState.DISPATCHED
     stage.result("b", token, [b"done"])
     assert stage.one(act.Answer).body == [b"done"]
+
+
+def test_a_second_suspended_request_puts_off_the_next_look_at_a_silent_worker() -> None:
+    stage = Stage(Limits(attempts=2))
+    stage.worker("u", heartbeat=LISTENS, credit=2)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    silence(stage)
+    # Two others get one of them each, and go silent 2 seconds apart: each time the request is suspended, and
+    # it is looked whether u is still connected.
+    stage.worker("v", heartbeat=LISTENS)
+    stage.wait(2.0)
+    stage.worker("w", heartbeat=LISTENS)
+    stage.wait(DEAD_S - 2.0 + 0.2)
+    assert stage.request("c", "1").state is RequestState.SUSPENDED
+    assert [beat.worker.address for beat in stage.actions(act.Beat)].count(worker("u")) == 1
+    stage.wait(2.0)
+    assert stage.request("c", "2").state is RequestState.SUSPENDED
+    assert [beat.worker.address for beat in stage.actions(act.Beat)].count(worker("u")) == 1
+    stage.wait(DEAD_S - 0.3)
+    assert worker("u") not in [beat.worker.address for beat in stage.actions(act.Beat)]
+    stage.wait(0.5)
+    assert [beat.worker.address for beat in stage.actions(act.Beat)].count(worker("u")) == 1
+    check(stage)

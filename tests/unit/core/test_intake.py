@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, intake
 from polybus.core.lifecycle import RequestState
-from polybus.core.model import JobOptions, Limits, Reason
+from polybus.core.model import JobOptions, Limits, QueuePolicy, Reason
 from support.stage import Stage, client
 
 SILENT = JobOptions(reply_requested=False)
@@ -336,3 +336,24 @@ def test_changed_limits_hold_for_what_comes_later() -> None:
     assert stage.nothing()
     stage.wait(0.3)
     assert stage.one(act.Refuse).request_id == b"old"
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule", "governed"),
+    [
+        (JobOptions(), QueuePolicy(), JobOptions()),
+        (JobOptions(), QueuePolicy(retries=0, timeout_s=0.0), JobOptions()),
+        (JobOptions(), QueuePolicy(retries=3), JobOptions(retries=3)),
+        (JobOptions(), QueuePolicy(timeout_s=9.0), JobOptions(timeout_s=9.0)),
+        (JobOptions(), QueuePolicy(guarantee=True), JobOptions(guarantee=True)),
+        (JobOptions(retries=1), QueuePolicy(retries=3), JobOptions(retries=1)),
+        (JobOptions(timeout_s=2.0), QueuePolicy(timeout_s=9.0), JobOptions(timeout_s=2.0)),
+        (JobOptions(guarantee=True), QueuePolicy(), JobOptions(guarantee=True)),
+        (SILENT, QueuePolicy(retries=3), JobOptions(reply_requested=False, retries=3)),
+        (JobOptions(retries=1), None, JobOptions(retries=1)),
+    ],
+)
+def test_the_rules_of_a_queue_hold_where_a_client_names_nothing_of_its_own(
+    asked: JobOptions, rule: QueuePolicy | None, governed: JobOptions
+) -> None:
+    assert intake.governed(asked, rule) == governed

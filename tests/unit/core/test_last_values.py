@@ -268,3 +268,11 @@ def test_a_worker_of_this_name_takes_its_place() -> None:
     assert not stage.actions(Answer), "busy is not gone"
     stage.gone("w")
     ask(stage, b"t")
+
+
+def test_no_more_values_leave_than_have_to() -> None:
+    last = LastValues(bytes_=2 * (OVERHEAD_BYTES + 2 * 101))
+    for topic in (b"a", b"b", b"c"):
+        put(last, topic, b"x" * 100)
+    assert names(last) == [b"b", b"c"]
+    assert (last.held_bytes, last.evicted) == (last.max_bytes, 1)

@@ -330,3 +330,14 @@ def test_the_weight_of_a_queue_is_stronger_than_what_its_workers_say() -> None:
         b"heavy": 50,
         b"heavy.too": 7,
     }
+
+
+@pytest.mark.parametrize(("every_s", "dead_s"), [(1.0, 10.0), (10.0, 100.0)])
+def test_a_beat_counts_as_missed_when_it_is_half_an_interval_overdue(every_s: float, dead_s: float) -> None:
+    stage = Stage()
+    held = stage.worker("w", heartbeat=Heartbeat(dead_after_s=dead_s, beat_every_s=every_s))
+    missed = []
+    for _ in range(4):
+        stage.wait(every_s + 0.1)
+        missed.append(held.missed)
+    assert missed == [0, 1, 2, 3]
