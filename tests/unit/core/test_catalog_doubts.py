@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.lifecycle import NodeState
@@ -73,3 +75,43 @@ def test_a_new_connection_to_a_node_is_no_sign_of_life() -> None:
     assert stage.one(act.Dial).endpoint == ENDPOINT, "both had the same endpoint, so b is dialled anew"
     stage.wait(0.5)
     assert stage.bus.nodes[b"b"].state is NodeState.LATE
+
+
+def asks(stage: Stage, seconds: float) -> list[float]:
+    """When questions are asked within this time, in seconds from now."""
+    began, times = stage.now, []
+    while stage.now < began + seconds:
+        stage.wait(0.05)
+        times += [round(stage.now - began, 2) for _ in stage.actions(act.Ask)]
+    return times
+
+
+def test_a_holder_whose_name_is_wanted_is_asked_less_and_less_often() -> None:
+    stage = Stage()
+    facts = {"ip": "10.0.0.1", "port": 1}
+    for at in ("old", "new"):
+        stage.do(events.Register(peer(at), at, b"n", facts, 30.0, serves=talking("n", at)))
+    stage.bus.workers[peer("old")].heartbeat = NEVER_DEAD
+    assert stage.one(act.Ask).peer == peer("old")
+    times = asks(stage, 12.0)
+    # Each pause is twice the time since the claim, and noticed a quarter of a second later at most.
+    assert times[0] <= 0.35
+    assert all(2 * asked - 0.01 <= again - asked <= 2 * asked + 0.35 for asked, again in pairwise(times)), (
+        times
+    )
+    assert len(times) == 4
+
+
+def test_a_node_is_announced_with_the_reason() -> None:
+    stage = Stage()
+    register(stage, "n", "p")
+    assert [(one.service, one.client, one.reason) for one in stage.told("node_up")] == [
+        (b"n", peer("p"), "it registered")
+    ]
+    stage.wait(2.0)
+    assert stage.bus.nodes[b"n"].missed == 1
+    stage.do(events.NodeBeat(peer("p"), "p", b"n"))
+    assert stage.told("node_up")[-1].reason == "it is heard again"
+    stage.wait(2.0)
+    assert stage.bus.nodes[b"n"].missed == 2
+    assert len(stage.told("node_late")) == 2

@@ -357,3 +357,19 @@ def test_the_rules_of_a_queue_hold_where_a_client_names_nothing_of_its_own(
     asked: JobOptions, rule: QueuePolicy | None, governed: JobOptions
 ) -> None:
     assert intake.governed(asked, rule) == governed
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_answered"),
+    [(SILENT, SILENT, False), (SILENT, JobOptions(), True), (JobOptions(), SILENT, True)],
+)
+def test_a_repeated_request_is_answered_if_an_answer_was_wanted_either_time(
+    first: JobOptions, second: JobOptions, is_answered: bool
+) -> None:
+    stage = Stage()
+    stage.worker("w")
+    stage.submit("c", "1", options=first)
+    stage.submit("c", "1", options=second)
+    stage.result("w", stage.token("c", "1"))
+    assert bool(stage.actions(act.Answer)) is is_answered
+    assert stage.bus.counters.duplicates == 1

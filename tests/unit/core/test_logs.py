@@ -229,3 +229,56 @@ def test_publications_are_kept_passed_on_and_observed() -> None:
         ("published", b"log/other", "", ""),
         ("log", b"log/info/n", "info", ""),
     ]
+
+
+def test_a_record_costs_its_text_the_name_of_its_node_and_a_share_of_the_tables() -> None:
+    kept = Logs()
+    for number, (node, text) in enumerate(
+        [("n", b"hello"), ("a much longer name", b""), ("n", b"x" * 999)], 1
+    ):
+        kept.put(record(node=node, text=text))
+        assert len(kept) == kept.taken == number
+    assert kept.held_bytes == 3 * logs.OVERHEAD_BYTES + 1 + 5 + 18 + 1 + 999
+
+
+@pytest.mark.parametrize("level", ["info", "error"])
+def test_records_leave_when_there_is_no_room_and_not_before(level: str) -> None:
+    one = record(level).size
+    for kept in (Logs(count=3), Logs(bytes_=3 * one)):
+        for number in range(3):
+            kept.put(record(level, text=b"rec-%d" % number))
+        assert (len(kept), kept.held_bytes, kept.evicted) == (3, 3 * one, 0)
+        kept.put(record(level, text=b"rec-3"))
+        assert texts(kept.newest("debug", "", 0.0, 9)) == ["rec-1", "rec-2", "rec-3"]
+        assert (len(kept), kept.held_bytes, kept.evicted) == (3, 3 * one, 1)
+
+
+@pytest.mark.parametrize("ordinary", range(5))
+def test_a_tenth_of_the_room_belongs_to_ordinary_records(ordinary: int) -> None:
+    one = record().size
+    for limits in ({"count": 20}, {"bytes_": 20 * one}):
+        kept = Logs(**limits)
+        for number in range(20):
+            kept.put(record("info" if number < ordinary else "error", text=b"%05d" % number))
+        kept.put(record("error", text=b"00020"))
+        left = kept.nodes()["n"]
+        # With no more than two of twenty records they have their share, and a serious one has to leave.
+        expected = ordinary - 1 if ordinary > 2 else ordinary
+        assert left.get("info", 0) == expected
+        assert left["error"] == 20 - expected
+
+
+def test_other_limits_hold_at_once() -> None:
+    kept = Logs()
+    for number in range(10):
+        kept.put(record(text=b"%05d" % number, at=float(number)))
+    kept.put(record("error", text=b"worse", at=10.0))
+    kept.change(5, 10_000, 3.0, 30.0)
+    assert texts(kept.newest("debug", "", 0.0, 99)) == ["00006", "00007", "00008", "00009", "worse"]
+    assert kept.evicted == 6
+    kept.forget_old(11.0)
+    assert texts(kept.newest("debug", "", 0.0, 99)) == ["00008", "00009", "worse"], "of 3 seconds and younger"
+    kept.forget_old(40.0)
+    assert texts(kept.newest("debug", "", 0.0, 99)) == ["worse"]
+    kept.forget_old(40.1)
+    assert (len(kept), kept.held_bytes, kept.nodes(), kept.evicted) == (0, 0, {}, 6)

@@ -341,3 +341,19 @@ def test_schedules_that_are_there_already_are_found_as_well() -> None:
     assert made.of_job("run") == []
     made.identify_by(lambda entry: (entry.message.decode(), b""))
     assert made.of_job("run") == ["minute", "noon"]
+
+
+@pytest.mark.parametrize(
+    ("created_at", "every_s", "next_at", "until", "last"),
+    [(0.24, 1.3, 2.84, 14.54, 13.24), (1.46, 1.1, 6.96, 15.76, 14.66), (0.18, 1.3, 4.08, 15.78, 14.48)],
+)
+def test_a_due_time_that_rounding_puts_after_the_clock_has_not_passed(
+    created_at: float, every_s: float, next_at: float, until: float, last: float
+) -> None:
+    made = Schedules()
+    entry = ScheduleEntry("often", b"mail", b"run", interval_s=every_s)
+    made.load([replace(entry, created_at=created_at, next_at=next_at)])
+    (run,) = made.due(until)
+    assert run.due_at == pytest.approx(last)
+    assert run.missed == round((last - next_at) / every_s)
+    assert made.next_at() > until
