@@ -115,3 +115,28 @@ def test_a_node_is_announced_with_the_reason() -> None:
     stage.wait(2.0)
     assert stage.bus.nodes[b"n"].missed == 2
     assert len(stage.told("node_late")) == 2
+
+
+def test_a_question_that_fails_decides_about_the_nodes_of_that_connection_alone() -> None:
+    stage = Stage()
+    register(stage, "n", "p")
+    register(stage, "m", "q")
+    for name in (b"n", b"m"):
+        stage.do(events.UpdateNode(peer("stranger"), "stranger", name, {"note": "x"}))
+    stage.nothing()
+    stage.do(events.Unasked(peer("q")))
+    assert stage.one(act.Acknowledge).name == b"m"
+    assert set(stage.bus.catalog.unproven) == {b"n"}
+    assert not stage.bus.nodes[b"n"].unplugged
+    # The question to the other one is taken in: its connection is open.
+    stage.wait(1.0)
+    assert stage.one(act.Deny).name == b"n"
+    assert stage.bus.counters.rejected == 1
+
+
+def test_whoever_registers_anew_loses_its_old_worker_with_the_reason() -> None:
+    stage = Stage()
+    for _ in range(2):
+        register(stage, "n", "p", talking("n", "p"))
+    assert [one.reason for one in stage.told("worker_down")] == ["it registered anew"]
+    assert len(stage.bus.workers) == 1

@@ -373,3 +373,59 @@ def test_a_repeated_request_is_answered_if_an_answer_was_wanted_either_time(
     stage.result("w", stage.token("c", "1"))
     assert bool(stage.actions(act.Answer)) is is_answered
     assert stage.bus.counters.duplicates == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "before", "reason", "detail"),
+    [
+        (
+            Limits(outstanding_per_client=1),
+            [b"x"],
+            Reason.TOO_MANY_OUTSTANDING,
+            "1 requests of this client are unanswered; wait for answers",
+        ),
+        (Limits(body_bytes=4), [], Reason.TOO_LARGE, "the body has 5 bytes; allowed are 4"),
+        (
+            Limits(held_bytes=5),
+            [b"x"],
+            Reason.OUT_OF_MEMORY,
+            "unanswered requests hold 1 of 5 bytes; try again later",
+        ),
+        (
+            Limits(queue_length=1),
+            [b"x"],
+            Reason.QUEUE_FULL,
+            "1 requests wait for this service; add workers or try again later",
+        ),
+        (
+            Limits(services=0),
+            [],
+            Reason.TOO_MANY_SERVICES,
+            "0 services are known; allowed are no more",
+        ),
+    ],
+)
+def test_whoever_is_refused_is_told_the_limit_and_what_to_do(
+    limits: Limits, before: list[bytes], reason: Reason, detail: str
+) -> None:
+    stage = Stage(limits)
+    for number, body in enumerate(before):
+        stage.submit("c", str(number), body=[body])
+    assert not stage.actions(act.Refuse)
+    stage.submit("c", "last", body=[b"hello"])
+    refusal = stage.one(act.Refuse)
+    assert (refusal.reason, refusal.detail) == (reason, detail)
+    assert [(one.reason, one.detail) for one in stage.told("rejected")] == [(str(reason), detail)]
+    assert (stage.bus.counters.rejected, stage.bus.refusals) == (1, {str(reason): 1})
+
+
+def test_a_broker_that_stops_sends_requests_to_its_successor() -> None:
+    stage = Stage()
+    stage.submit("c", "1")
+    stage.do(events.Drain())
+    stage.submit("c", "2")
+    refusal = stage.one(act.Refuse)
+    assert (refusal.reason, refusal.detail) == (
+        Reason.DRAINING,
+        "the broker is shutting down; send it again to its successor",
+    )

@@ -282,3 +282,31 @@ def test_other_limits_hold_at_once() -> None:
     assert texts(kept.newest("debug", "", 0.0, 99)) == ["worse"]
     kept.forget_old(40.1)
     assert (len(kept), kept.held_bytes, kept.nodes(), kept.evicted) == (0, 0, {}, 6)
+
+
+@pytest.mark.parametrize(("brackets", "is_read"), [(logs.NESTED, True), (logs.NESTED + 1, False)])
+def test_a_record_with_too_many_brackets_is_text(brackets: int, is_read: bool) -> None:
+    # Its own bracket and that of the list are counted.
+    body = b'{"message":"hi","x":[%b]}' % b",".join([b"[]", b"{}"] * 999)[: 3 * (brackets - 2) - 1]
+    assert body.count(b"[") + body.count(b"{") == brackets
+    assert view(b"log/info/n", body)["message"] == ("hi" if is_read else body.decode())
+
+
+@pytest.mark.parametrize(
+    ("at", "shown"),
+    [
+        (b"12", 12.0),
+        (b"12.5", 12.5),
+        (b"-3", -3.0),
+        (b"%d" % ((1 << 53) - 1), float((1 << 53) - 1)),
+        (b"%d" % -((1 << 53) - 1), -float((1 << 53) - 1)),
+        (b"%d" % (1 << 53), 1005.0),
+        (b"%d" % -(1 << 53), 1005.0),
+        (b"1e999", 1005.0),
+        (b"true", 1005.0),
+        (b'"12"', 1005.0),
+        (b"null", 1005.0),
+    ],
+)
+def test_a_record_without_a_sensible_time_has_the_time_of_its_arrival(at: bytes, shown: float) -> None:
+    assert view(b"log/info/n", b'{"at":%b,"message":"hi"}' % at)["at"] == shown

@@ -357,3 +357,12 @@ def test_a_due_time_that_rounding_puts_after_the_clock_has_not_passed(
     assert run.due_at == pytest.approx(last)
     assert run.missed == round((last - next_at) / every_s)
     assert made.next_at() > until
+
+
+def test_every_run_has_an_id_of_its_own_and_the_same_one_each_time() -> None:
+    made = engine(replace(MINUTE, interval_s=0.1))
+    runs = [run for tenth in range(1, 40) for run in made.due(WALL + tenth / 10 + 0.01)]
+    assert len(runs) == 39
+    assert len({run.job_id for run in runs}) == 39
+    again = engine(replace(MINUTE, interval_s=0.1)).due(WALL + 0.11)
+    assert again[0].job_id == runs[0].job_id
