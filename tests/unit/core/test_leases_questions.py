@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, leases
 from polybus.core.leases import ANSWER_S
 from polybus.core.model import Heartbeat, Reach
 from support.stage import NEVER_DEAD, Stage
@@ -137,3 +137,75 @@ def test_a_datagram_that_leaves_late_does_not_put_off_those_after_it() -> None:
     assert len(stage.actions(act.Beckon)) == 1
     stage.wait(0.9)
     assert len(stage.actions(act.Beckon)) == 1
+
+
+def two_nodes() -> tuple[Stage, dict[bytes, tuple[int, bytes]]]:
+    """Two nodes at one address that were asked, and the connections of the questions."""
+    stage = Stage()
+    for name in (b"a", b"b"):
+        stage.do(events.Register((2, name), "v", name, {}, 1.0, ip="10.0.0.1", reach=REACH))
+    stage.wait(1.6)
+    assert len(stage.actions(act.Dial)) == 2
+    lines = {ask.name: ask.peer for ask in stage.actions(act.Ask)}
+    stage.nothing()
+    return stage, lines
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_connection_that_is_not_needed_now_is_kept_for_the_next_question(is_closed: bool) -> None:
+    stage, lines = two_nodes()
+    if is_closed:
+        stage.do(events.Unasked(lines[b"a"]))
+    else:
+        stage.do(events.Pulse(b"a", HOME))
+        stage.do(events.Answered(lines[b"b"]))
+        stage.wait(0.2)
+    assert not stage.actions(act.HangUp), "that would close the other one's connection"
+    assert set(stage.bus.catalog.lines) == {lines[b"b"]}
+    assert stage.bus.catalog.lines_at == {REACH.endpoint: 1}
+    stage.nothing()
+    stage.wait(1.6)
+    asked = {ask.name: ask.peer for ask in stage.actions(act.Ask)}
+    assert asked[b"b"] == lines[b"b"]
+    assert (asked[b"a"] == lines[b"a"]) is not is_closed
+    assert len(stage.actions(act.Dial)) == (1 if is_closed else 0)
+    stage.wait(5.0)
+    assert not stage.bus.nodes
+    assert len(stage.actions(act.HangUp)) == 1, "the last one closes them all"
+    assert (stage.bus.catalog.lines, stage.bus.catalog.spare) == ({}, {})
+    assert not stage.bus.catalog.lines_at
+
+
+def test_a_goodbye_waits_until_the_node_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LINES", 0)
+    stage = registered(5.0)
+    leases.say_goodbye(stage.bus, stage.bus.nodes[b"n"], stage.now)
+    stage.wait(4.0)
+    assert b"n" in stage.bus.nodes, "no connection was free for the question"
+    assert not stage.actions(act.Ask)
+    monkeypatch.setattr(leases, "LINES", 2)
+    stage.wait(0.6)
+    assert stage.one(act.Ask).voice == "reached"
+    stage.wait(ANSWER_S - 0.6)
+    assert b"n" in stage.bus.nodes
+    stage.wait(1.0)
+    assert stage.one(act.Forget).reason == "it left"
+
+
+def test_beyond_half_of_the_connections_an_answer_closes_the_one_that_it_came_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leases, "LINES", 4)
+    stage = Stage()
+    for name in (b"a", b"b", b"c"):
+        reach = Reach((OUT, name), f"tcp://{name.decode()}:1", "reached")
+        stage.do(events.Register((2, name), "v", name, {}, 1.0, ip="10.0.0.1", reach=reach))
+    stage.wait(1.6)
+    first, *others = [ask.peer for ask in stage.actions(act.Ask)]
+    stage.nothing()
+    stage.do(events.Answered(first))
+    assert stage.one(act.HangUp).identity == first[1]
+    for line in others:
+        stage.do(events.Answered(line))
+    assert not stage.actions(act.HangUp), "two of four are kept"
+    assert set(stage.bus.catalog.lines) == set(others)

@@ -310,3 +310,15 @@ def test_a_record_with_too_many_brackets_is_text(brackets: int, is_read: bool) -
 )
 def test_a_record_without_a_sensible_time_has_the_time_of_its_arrival(at: bytes, shown: float) -> None:
     assert view(b"log/info/n", b'{"at":%b,"message":"hi"}' % at)["at"] == shown
+
+
+@pytest.mark.parametrize(("waiting", "seen", "missed"), [(5, "012", 0), (6, "345", 3)])
+def test_only_a_follower_that_is_further_behind_than_allowed_misses_records(
+    monkeypatch: pytest.MonkeyPatch, waiting: int, seen: str, missed: int
+) -> None:
+    monkeypatch.setattr(logs, "BEHIND", 5)
+    kept = Logs()
+    for number in range(waiting):
+        kept.put(record(text=b"%d" % number))
+    found, passed_over = kept.after(0, "debug", "", 3)
+    assert ("".join(texts(found)), passed_over) == (seen, missed)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from polybus.core.cron import BadSchedule
-from polybus.core.ledger import ScheduleEntry
+from polybus.core.ledger import ScheduleEntry, ScheduleRun
 from polybus.core.schedules import LATE, MOVED, PUNCTUAL_S, RAN, SKIPPED, Run, Schedules, TooManySchedules
 
 WALL = datetime(2026, 6, 1, 12, 0, tzinfo=UTC).timestamp()
@@ -366,3 +366,12 @@ def test_every_run_has_an_id_of_its_own_and_the_same_one_each_time() -> None:
     assert len({run.job_id for run in runs}) == 39
     again = engine(replace(MINUTE, interval_s=0.1)).due(WALL + 0.11)
     assert again[0].job_id == runs[0].job_id
+
+
+def test_the_record_of_a_run_names_its_job_if_it_started_one() -> None:
+    (ran,) = engine(MINUTE).due(WALL + 61)
+    assert ran.record(WALL + 61) == ScheduleRun("minute", WALL + 60, WALL + 61, RAN, 0, ran.job_id)
+    (late,) = engine(MINUTE).due(WALL + 150)
+    assert late.record(WALL + 150) == ScheduleRun("minute", WALL + 120, WALL + 150, LATE, 1, late.job_id)
+    (skipped,) = engine(replace(MINUTE, missed="skip")).due(WALL + 150)
+    assert skipped.record(WALL + 150) == ScheduleRun("minute", WALL + 120, WALL + 150, SKIPPED, 1, b"")
