@@ -285,3 +285,10 @@ def test_every_fact_about_a_neighbour() -> None:
         "ignored": 3,
     }
     assert held.done == 1
+
+
+def test_before_anything_was_told_a_neighbour_is_told_again_at_once() -> None:
+    stage, bridging = bridged()
+    link(stage, "B")
+    bridging.retell("B", b"echo")
+    assert bridging.next_at <= stage.now

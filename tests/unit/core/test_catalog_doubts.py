@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import catalog, events
+from polybus.core.ledger import NodeEntry
 from polybus.core.lifecycle import NodeState
 from polybus.core.model import Heartbeat
 from support.stage import NEVER_DEAD, Stage
@@ -140,3 +143,56 @@ def test_whoever_registers_anew_loses_its_old_worker_with_the_reason() -> None:
         register(stage, "n", "p", talking("n", "p"))
     assert [one.reason for one in stage.told("worker_down")] == ["it registered anew"]
     assert len(stage.bus.workers) == 1
+
+
+def test_an_update_of_its_own_shows_that_a_connection_is_open_again() -> None:
+    stage = Stage()
+    register(stage, "n", "p")
+    describe(stage, "first")
+    stage.do(events.Unasked(peer("p")))
+    stage.do(events.UpdateNode(peer("p"), "p", b"n", {"own": 1}))
+    stage.nothing()
+    describe(stage, "second")
+    assert stage.one(act.Ask).peer == peer("p")
+    assert not stage.actions(act.Acknowledge)
+
+
+@pytest.mark.parametrize("kind", ["update", "goodbye"])
+def test_what_was_said_about_a_node_that_left_meanwhile(kind: str) -> None:
+    stage = Stage()
+    register(stage, "n", "p")
+    if kind == "update":
+        describe(stage, "note")
+    else:
+        stage.do(events.NodeLeft(peer("stranger"), b"n", "stranger"))
+    assert set(stage.bus.catalog.unproven) == {b"n"}
+    stage.do(events.NodeLeft(peer("p"), b"n"))
+    stage.nothing()
+    stage.wait(1.0)
+    reasons = [reason for denied in stage.actions(act.Deny) for reason in denied.reasons]
+    assert reasons == (["no node is registered as 'n'; register first"] if kind == "update" else [])
+    assert not stage.bus.catalog.unproven
+
+
+def test_of_several_nodes_on_one_connection_each_leaves_by_itself_or_all_together() -> None:
+    stage = Stage()
+    for name in ("a", "b", "c"):
+        register(stage, name, "p")
+    stage.do(events.NodeLeft(peer("p"), b"b"))
+    assert set(stage.bus.nodes) == {b"a", b"c"}
+    stage.do(events.NodeLeft(peer("p")))
+    assert not stage.bus.nodes
+    assert [gone.reason for gone in stage.actions(act.Forget)] == ["it left"] * 3
+    assert not stage.bus.catalog.registered_on
+
+
+def test_a_node_of_an_earlier_life_is_as_old_as_it_was() -> None:
+    stage = Stage()
+    stage.bus.wall_offset = 1_000_000.0
+    entry = NodeEntry(b"n", b"{}", 1.0, "some.way", stage.bus.wall_at(stage.now) - 100.0)
+    revived = events.Register(peer("p"), "p", b"n", {}, 1.0)
+    catalog.restore(stage.bus, [entry], lambda entry: revived, stage.now)
+    node = stage.bus.nodes[b"n"]
+    assert (stage.now - node.registered_at, node.seen_at, node.unplugged) == (100.0, stage.now, True)
+    catalog.restore(stage.bus, [entry], lambda entry: None, stage.now)
+    assert stage.bus.nodes[b"n"] is node

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, requests
 from polybus.core.bus import Bus
+from polybus.core.ledger import Started
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits
-from support.stage import NEVER_DEAD, LedgerStage, Stage, worker
+from support.stage import NEVER_DEAD, LedgerStage, Stage, client, worker
 
 GUARANTEED = JobOptions(guarantee=True)
 
@@ -66,3 +67,38 @@ def test_requests_that_ask_for_something_are_counted_like_others() -> None:
 
 def test_a_bus_that_was_told_no_time_of_day_takes_its_own_clock_for_it() -> None:
     assert Bus(b"n-").wall_at(5.0) == 5.0
+
+
+def test_that_a_worker_has_a_job_again_is_written_down() -> None:
+    stage, token = orphaned()
+    stage.write()
+    del stage.pen.written[:]
+    stage.do(events.WorkerUp(worker("v"), "v", ((b"echo", 0),), NEVER_DEAD, 1, holding=(token,)))
+    stage.write()
+    assert stage.pen.written == [Started(token, 1, "v")]
+    stage.restart()
+    assert stage.bus.patient[token].state is RequestState.ORPHANED
+
+
+def test_who_may_speak_of_a_request() -> None:
+    stage, token = orphaned()
+    stage.worker("v")
+    stage.worker("other", "other")
+    stage.submit("c", "2", "other")
+    given = stage.token("c", "2")
+    expected = {
+        ("v", token): True,
+        ("other", token): False,
+        ("v", given): False,
+        ("other", given): True,
+        ("nobody", token): False,
+        ("v", b"unknown"): False,
+    }
+    assert {
+        (name, one): requests.has_request(stage.bus, worker(name), one) for name, one in expected
+    } == expected
+    stage.result("v", token)
+    assert not requests.has_request(stage.bus, worker("v"), token)
+    # A request that has ended may still be spoken of by the worker that has it.
+    stage.do(events.Cancel(client("c"), b"2"))
+    assert requests.has_request(stage.bus, worker("other"), given)

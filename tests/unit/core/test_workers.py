@@ -13,12 +13,13 @@ from support.stage import NEVER_DEAD, Stage, client, worker
 ASKS = Heartbeat(dead_after_s=2.5, beat_every_s=0.5, when_silent=True)
 BEATS = Heartbeat(dead_after_s=7.5, beat_every_s=2.5)
 LISTENS = Heartbeat(dead_after_s=3.0)
+QUICK = Heartbeat(dead_after_s=1.0, beat_every_s=0.25)
 
 
 # -- watched ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS])
+@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS, QUICK])
 def test_a_silent_worker_is_given_up_in_time(heartbeat: Heartbeat) -> None:
     stage = Stage()
     stage.worker("w", heartbeat=heartbeat)
@@ -37,7 +38,7 @@ def test_a_silent_worker_is_given_up_in_time(heartbeat: Heartbeat) -> None:
     assert stage.bus.next_at(stage.now) > stage.now
 
 
-@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS])
+@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS, QUICK])
 def test_a_silent_worker_without_work_is_sent_away(heartbeat: Heartbeat) -> None:
     stage = Stage()
     stage.worker("w", heartbeat=heartbeat)
@@ -47,7 +48,7 @@ def test_a_silent_worker_without_work_is_sent_away(heartbeat: Heartbeat) -> None
     assert (dismissal.peer, dismissal.voice, dismissal.reason) == (worker("w"), "w", act.HEARTBEAT_MISSED)
 
 
-@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS])
+@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS, QUICK])
 @pytest.mark.parametrize("sign", ["heard", "part", "result", "fail", "slot", "offer"])
 def test_whatever_it_says_keeps_it(heartbeat: Heartbeat, sign: str) -> None:
     stage = Stage()
