@@ -10,7 +10,7 @@ from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.bridging import ELSEWHERE, FAR, GATHER_S, RETELL_S, Advertise, Bridging, Parted, Patterns
 from polybus.core.lifecycle import RequestState
-from polybus.core.model import JobOptions, Limits, Reason, Worker
+from polybus.core.model import Heartbeat, JobOptions, Limits, Reason, Worker
 from support.stage import NEVER_DEAD, Stage, client, worker
 
 
@@ -292,3 +292,31 @@ def test_before_anything_was_told_a_neighbour_is_told_again_at_once() -> None:
     link(stage, "B")
     bridging.retell("B", b"echo")
     assert bridging.next_at <= stage.now
+
+
+def test_what_a_neighbour_asked_for_waits_if_somebody_offers_the_service_again_in_time() -> None:
+    stage, _ = bridged()
+    link(stage, "B")
+    stage.worker("w")
+    ask(stage, "B", "1")
+    ask(stage, "B", "2")
+    stage.gone("w")
+    stage.worker("v")
+    stage.wait(GATHER_S + 0.1)
+    assert not stage.actions(act.Refuse)
+    assert stage.bus.services[b"echo"].queue.length == 1
+
+
+def test_a_silent_worker_that_is_heard_again_offers_its_services_to_neighbours_again() -> None:
+    stage, bridging = bridged()
+    link(stage, "B")
+    stage.worker("w", heartbeat=Heartbeat(dead_after_s=1.0))
+    stage.submit("c", "1")
+    stage.wait(0.1)
+    stage.actions(Advertise)
+    stage.wait(1.2)
+    assert told(stage) == [("B", {}, [b"echo"])]
+    assert bridging.via(b"echo") == []
+    stage.heard("w")
+    stage.wait(0.1)
+    assert told(stage) == [("B", {b"echo": ("A",)}, [])]

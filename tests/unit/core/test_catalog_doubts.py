@@ -10,7 +10,7 @@ from polybus.core import actions as act
 from polybus.core import catalog, events
 from polybus.core.ledger import NodeEntry
 from polybus.core.lifecycle import NodeState
-from polybus.core.model import Heartbeat
+from polybus.core.model import Heartbeat, Limits
 from support.stage import NEVER_DEAD, Stage
 
 OUT = 9
@@ -196,3 +196,91 @@ def test_a_node_of_an_earlier_life_is_as_old_as_it_was() -> None:
     assert (stage.now - node.registered_at, node.seen_at, node.unplugged) == (100.0, stage.now, True)
     catalog.restore(stage.bus, [entry], lambda entry: None, stage.now)
     assert stage.bus.nodes[b"n"] is node
+
+
+def claimed(*names: str) -> Stage:
+    """Nodes whose names somebody else wants as well."""
+    stage = Stage()
+    for at in ("old", "new"):
+        for name in names:
+            register(stage, name, f"{at}-{name}", talking(name, f"{at}-{name}"))
+    assert set(stage.bus.catalog.claims) == {name.encode() for name in names}
+    return stage
+
+
+def test_claims_are_decided_each_by_itself() -> None:
+    stage = claimed("a", "b", "c")
+    stage.wait(0.1)
+    stage.do(events.Heard(peer("old-a"), "old-a"))
+    stage.do(events.Heard(peer("old-c"), "old-c"))
+    stage.wait(0.3)
+    assert [denied.name for denied in stage.actions(act.Deny)] == [b"a", b"c"]
+    assert not stage.actions(act.Approve)
+    stage.wait(1.5)
+    assert [approval.node for approval in stage.actions(act.Approve)] == [peer("new-b")]
+    assert not stage.bus.catalog.claims
+
+
+def test_a_claim_is_granted_soon_after_the_holder_is_gone() -> None:
+    stage = claimed("a", "b")
+    stage.do(events.WorkerGone(peer("old-b"), "it left"))
+    stage.wait(0.4)
+    assert [approval.node for approval in stage.actions(act.Approve)] == [peer("new-b")]
+    assert set(stage.bus.catalog.claims) == {b"a"}
+
+
+def test_a_goodbye_of_a_stranger_that_wants_no_answer_gets_none() -> None:
+    stage = Stage()
+    register(stage, "n", "p", talking("n", "p"))
+    stage.do(events.NodeLeft(peer("stranger"), b"n"))
+    assert stage.nothing()
+    assert (stage.bus.counters.rejected, len(stage.told("denied"))) == (1, 1)
+    stage.do(events.NodeLeft(peer("stranger"), b"n", "stranger"))
+    assert stage.one(act.Deny).voice == "stranger"
+    assert b"n" in stage.bus.nodes
+
+
+def test_a_lease_that_has_run_out_and_is_not_ended_yet_is_about_to_end() -> None:
+    stage = Stage()
+    register(stage, "n", "p", talking("n", "p"))
+    stage.now += 4.0
+    stage.do(events.UpdateNode(peer("stranger"), "stranger", b"n", {}))
+    assert "; its lease is about to end. Only that connection" in stage.one(act.Deny).reasons[0]
+
+
+def test_a_node_that_leaves_is_expected_to_answer_nothing_any_more() -> None:
+    stage = Stage(Limits(attempts=1))
+    facts = {"ip": "10.0.0.1", "port": 1}
+    serves = events.WorkerUp(peer("p"), "p", ((b"n", 0),), Heartbeat(1.0, 0.5))
+    stage.do(events.Register(peer("p"), "p", b"n", facts, 30.0, serves=serves))
+    stage.submit("c", "1", "n")
+    stage.wait(1.2)
+    assert peer("p") in stage.bus.silent
+    assert not stage.actions(act.Refuse)
+    stage.do(events.NodeLeft(peer("p"), b"n"))
+    assert stage.one(act.Refuse).request_id == b"1"
+    assert not stage.bus.silent
+
+
+def test_a_node_whose_lease_ended_may_still_answer_and_gets_no_more_work() -> None:
+    stage = Stage(Limits(attempts=1))
+    register(stage, "n", "p", talking("n", "p"))
+    stage.submit("c", "1", "n")
+    token = stage.token("c", "1")
+    stage.wait(4.3)
+    assert not stage.bus.nodes
+    stage.result("p", token, [b"slow"])
+    assert stage.one(act.Answer).body == [b"slow"]
+    stage.nothing()
+    stage.submit("c", "2", "n")
+    assert not stage.actions(act.Deliver)
+
+
+def test_a_worker_that_cannot_be_asked_frees_the_name_among_all_that_it_offers() -> None:
+    stage = Stage()
+    old = events.WorkerUp(peer("old"), "old", ((b"a", 0), (b"n", 0), (b"z", 0)), Heartbeat(4.0, 1.0))
+    register(stage, "n", "old", old)
+    register(stage, "n", "new", talking("n", "new"))
+    stage.do(events.Unasked(peer("old")))
+    assert stage.one(act.Approve).node == peer("new")
+    assert set(stage.bus.workers) == {peer("new")}

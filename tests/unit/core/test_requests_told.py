@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, requests
 from polybus.core.holders import TOLD_FOR_S
 from polybus.core.model import Heartbeat, JobOptions, Limits, Reason
 from support.stage import LedgerStage, Stage, client, worker
@@ -133,3 +133,25 @@ def test_a_silent_worker_that_begins_anew_fails_what_only_it_could_answer(kind: 
     assert stage.one(act.Refuse).request_id == b"1"
     assert not stage.bus.silent
     assert not stage.bus.holders
+
+
+def test_it_is_known_whether_the_sender_of_an_answer_had_the_request() -> None:
+    stage = Stage()
+    stage.worker("w", credit=3)
+    stage.worker("v", "other")
+    for request_id in ("1", "2"):
+        stage.submit("c", request_id)
+    first, second = (stage.token("c", request_id) for request_id in ("1", "2"))
+    stage.do(events.Cancel(client("c"), b"2"))
+
+    def finish(name: str, token: bytes) -> bool:
+        return requests.finish(stage.bus, worker(name), token, [], stage.now)
+
+    assert not finish("nobody", first)
+    assert not finish("v", first)
+    assert finish("w", first)
+    assert not finish("w", first)
+    assert finish("w", second), "it had it, although the answer is late"
+    assert not finish("w", b"unknown")
+    assert stage.bus.counters.late == 5
+    assert stage.bus.counters.replied == 1

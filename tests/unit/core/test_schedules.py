@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,20 @@ from msgspec.structs import replace
 
 from polybus.core.cron import BadSchedule
 from polybus.core.ledger import ScheduleEntry, ScheduleRun
-from polybus.core.schedules import LATE, MOVED, PUNCTUAL_S, RAN, SKIPPED, Run, Schedules, TooManySchedules
+from polybus.core.schedules import (
+    LATE,
+    MAX_INTERVAL_S,
+    MAX_KEY,
+    MAX_MESSAGE_BYTES,
+    MIN_INTERVAL_S,
+    MOVED,
+    PUNCTUAL_S,
+    RAN,
+    SKIPPED,
+    Run,
+    Schedules,
+    TooManySchedules,
+)
 
 WALL = datetime(2026, 6, 1, 12, 0, tzinfo=UTC).timestamp()
 MINUTE = ScheduleEntry("minute", b"mail", b"run", interval_s=60.0)
@@ -375,3 +389,38 @@ def test_the_record_of_a_run_names_its_job_if_it_started_one() -> None:
     assert late.record(WALL + 150) == ScheduleRun("minute", WALL + 120, WALL + 150, LATE, 1, late.job_id)
     (skipped,) = engine(replace(MINUTE, missed="skip")).due(WALL + 150)
     assert skipped.record(WALL + 150) == ScheduleRun("minute", WALL + 120, WALL + 150, SKIPPED, 1, b"")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"interval_s": MIN_INTERVAL_S}, ""),
+        ({"interval_s": MIN_INTERVAL_S * 0.99}, "the interval is 0.099 s; it takes 0.1 to"),
+        ({"interval_s": MAX_INTERVAL_S}, ""),
+        ({"interval_s": MAX_INTERVAL_S + 1}, "the interval is"),
+        ({"interval_s": None}, "a schedule has either an interval or a cron text"),
+        ({"cron": "* * * * *"}, "a schedule has either an interval or a cron text"),
+        ({"key": "k" * MAX_KEY}, ""),
+        ({"key": "k" * (MAX_KEY + 1)}, "the key of a schedule has 1 to"),
+        ({"key": "ü" * (MAX_KEY // 2 + 1)}, "the key of a schedule has 1 to"),
+        ({"key": ""}, "the key of a schedule has 1 to"),
+        ({"key": "a\nb"}, "the key of a schedule has 1 to"),
+        ({"queue": b""}, "a schedule needs a queue"),
+        ({"runs_left": 1}, ""),
+        ({"runs_left": 0}, "0 runs: nothing would ever run"),
+        ({"missed": "skip"}, ""),
+        ({"missed": "never"}, "missed is 'never'; it takes late or skip"),
+        ({"message": b"x" * MAX_MESSAGE_BYTES}, ""),
+        ({"message": b"x" * (MAX_MESSAGE_BYTES + 1)}, f"allowed are {MAX_MESSAGE_BYTES}"),
+    ],
+)
+def test_a_schedule_is_taken_or_refused_with_what_is_wrong(changes: dict[str, Any], words: str) -> None:
+    made = Schedules()
+    entry = replace(MINUTE, **changes)
+    if not words:
+        assert made.add(entry, WALL).key == entry.key
+        return
+    with pytest.raises(BadSchedule) as error:
+        made.add(entry, WALL)
+    assert words in str(error.value)
+    assert made.next_at() == inf

@@ -342,3 +342,59 @@ def test_a_beat_counts_as_missed_when_it_is_half_an_interval_overdue(every_s: fl
         stage.wait(every_s + 0.1)
         missed.append(held.missed)
     assert missed == [0, 1, 2, 3]
+
+
+def test_several_workers_are_looked_at_in_one_turn_whatever_becomes_of_each() -> None:
+    stage = Stage()
+    dialled = [
+        events.WorkerUp((9, name), "d", ((name, 0),), NEVER_DEAD, endpoint=f"tcp://{name.decode()}:1")
+        for name in (b"answers", b"never")
+    ]
+    for up in dialled:
+        stage.do(up)
+    identities = {dial.endpoint: dial.identity for dial in stage.actions(act.Dial)}
+    for service in ("answers", "never"):
+        stage.submit("c", service, service)
+        token = stage.token("c", service)
+        stage.do(events.Cancel(client("c"), service.encode()))
+        if service == "answers":
+            stage.do(events.Result((9, identities["tcp://answers:1"]), token, []))
+    for name in ("a", "b"):
+        stage.worker(name, heartbeat=LISTENS)
+    stage.worker("busy", "busy", heartbeat=LISTENS)
+    stage.submit("c", "busy", "busy")
+    alive = stage.worker("alive", heartbeat=Heartbeat(dead_after_s=100.0, beat_every_s=1.0))
+    stage.nothing()
+    stage.now += 10.0
+    stage.do(events.Tick())
+    assert [hung.endpoint for hung in stage.actions(act.HangUp)] == ["tcp://never:1"]
+    assert {gone.peer for gone in stage.actions(act.Dismiss)} == {worker("a"), worker("b")}
+    assert set(stage.bus.silent) == {worker("busy")}
+    assert [beat.worker for beat in stage.actions(act.Beat)] == [alive]
+    assert stage.bus.counters.workers_lost == 3
+
+
+@pytest.mark.parametrize("begins", ["registers", "offers"])
+def test_a_service_of_the_broker_itself_is_not_to_be_offered(begins: str) -> None:
+    stage = Stage()
+    if begins == "registers":
+        stage.do(events.WorkerUp(worker("w"), "w", ((b"polybus.submit", 0),), NEVER_DEAD))
+    else:
+        stage.worker("w")
+        stage.do(events.Offer(worker("w"), "w", b"polybus.submit", 0))
+        assert [one.reason for one in stage.told("worker_down")] == [
+            "polybus.submit is a service of the broker itself"
+        ]
+    assert stage.one(act.Dismiss) == act.Dismiss(
+        worker("w"), "w", "polybus.submit is a service of the broker itself"
+    )
+    assert not stage.bus.workers
+
+
+def test_a_request_that_a_full_pipe_refused_is_told_to_be_queued_again() -> None:
+    stage = Stage()
+    held = stage.worker("w")
+    stage.submit("c", "1")
+    stage.do(events.WorkerFull(worker("w"), stage.token("c", "1")))
+    assert [(one.reason, one.worker) for one in stage.told("requeued")][0][0] == "its worker's pipe was full"
+    assert (held.free, held.state) == (1, WorkerState.CONGESTED)
