@@ -170,11 +170,8 @@ def test_a_refusal_for_a_neighbour_is_not_kept_and_others_are() -> None:
     stage.wait(1.2)
     assert len(stage.actions(act.Refuse)) == 3
     held_bytes = stage.bus.replies_bytes
-    for address, request_id in [
-        ((9, b"nobody"), b"1"),
-        (worker("B"), b"3"),
-    ]:
-        bridging.forget_refusal(address, request_id)
+    for address, asked in [((9, b"nobody"), b"1"), (worker("B"), b"3")]:
+        bridging.forget_refusal(address, asked)
     assert (len(stage.bus.replies), stage.bus.replies_bytes) == (3, held_bytes)
     bridging.forget_refusal(worker("B"), b"1")
     assert set(stage.bus.clients[worker("B")].known) == {b"2"}

@@ -73,6 +73,8 @@ def test_that_a_worker_has_a_job_again_is_written_down() -> None:
     stage, token = orphaned()
     stage.write()
     del stage.pen.written[:]
+    # It does not wait until the job has lasted a while, as it would with one that was just handed out.
+    stage.pen.starts_linger = True
     stage.do(events.WorkerUp(worker("v"), "v", ((b"echo", 0),), NEVER_DEAD, 1, holding=(token,)))
     stage.write()
     assert stage.pen.written == [Started(token, 1, "v")]

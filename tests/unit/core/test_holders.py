@@ -596,7 +596,7 @@ def test_of_the_silent_workers_of_a_request_only_those_with_nothing_else_are_let
     stage.worker("v", heartbeat=LISTENS)
     silence(stage)
     assert set(stage.bus.silent) == {worker("u"), worker("v")}
-    assert set(holder.address for holder in stage.bus.holders[token]) == {worker("u"), worker("v")}
+    assert {holder.address for holder in stage.bus.holders[token]} == {worker("u"), worker("v")}
     stage.worker("x", heartbeat=LISTENS)
     stage.result("x", token)
     assert set(stage.bus.silent) == {worker("u")}, "it may still answer the other one"

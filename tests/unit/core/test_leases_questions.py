@@ -209,3 +209,18 @@ def test_beyond_half_of_the_connections_an_answer_closes_the_one_that_it_came_on
         stage.do(events.Answered(line))
     assert not stage.actions(act.HangUp), "two of four are kept"
     assert set(stage.bus.catalog.lines) == set(others)
+
+
+def test_a_mute_node_that_could_not_be_asked_yet_is_not_told_that_its_conversation_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leases, "LINES", 0)
+    stage = registered(serves=TALKING)
+    stage.do(events.WorkerGone(PEER, "it cannot be reached"))
+    for _ in range(5):
+        pulse(stage)
+        stage.wait(1.0)
+    beckons = stage.actions(act.Beckon)
+    assert len(beckons) >= 4
+    assert not any(beckon.ended for beckon in beckons)
+    assert not stage.actions(act.Ask)
