@@ -47,7 +47,7 @@ def test_a_claimed_request_is_told_and_has_its_time_limit_again() -> None:
     stage, token = orphaned(JobOptions(guarantee=True, timeout_s=5.0, retries=1, backoff_s=0.1))
     stage.do(events.WorkerUp(worker("w"), "w", ((b"echo", 0),), NEVER_DEAD, 1, holding=(token,)))
     (claimed,) = stage.told("claimed")
-    assert (claimed.token, claimed.worker) == (token, worker("w"))
+    assert (claimed.token, claimed.worker, claimed.dispatched_at) == (token, worker("w"), stage.now)
     assert stage.bus.services[b"echo"].running == 1
     assert stage.bus.workers[worker("w")].free == 0
     stage.wait(5.9)

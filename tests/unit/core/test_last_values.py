@@ -276,3 +276,9 @@ def test_no_more_values_leave_than_have_to() -> None:
         put(last, topic, b"x" * 100)
     assert names(last) == [b"b", b"c"]
     assert (last.held_bytes, last.evicted) == (last.max_bytes, 1)
+
+
+def test_values_are_to_be_written_down_unless_that_is_turned_off() -> None:
+    for last, changed in ((LastValues(), {b"a": None}), (LastValues(durable=False), {})):
+        put(last, b"a")
+        assert last.changed == changed

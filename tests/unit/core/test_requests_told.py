@@ -155,3 +155,76 @@ def test_it_is_known_whether_the_sender_of_an_answer_had_the_request() -> None:
     assert not finish("w", b"unknown")
     assert stage.bus.counters.late == 5
     assert stage.bus.counters.replied == 1
+
+
+@pytest.mark.parametrize("ttl_s", [None, 2.5])
+def test_a_request_that_expires_says_how_long_it_waited_and_for_what(ttl_s: float | None) -> None:
+    stage = Stage(Limits(request_ttl_s=2.0))
+    stage.worker("w")
+    for request_id in ("1", "2"):
+        stage.submit("c", request_id, ttl_s=ttl_s)
+    waited = f"no answer within {2 if ttl_s is None else 2.5} s"
+    stage.wait((ttl_s or 2.0) - 0.1)
+    assert not stage.actions(act.Refuse)
+    stage.wait(0.3)
+    assert {(one.request_id, one.reason, one.detail) for one in stage.actions(act.Refuse)} == {
+        (b"1", Reason.EXPIRED, f"{waited}, a worker has it"),
+        (b"2", Reason.EXPIRED, f"{waited}, no worker was free"),
+    }
+    assert len(stage.actions(act.Stop)) == 1
+    assert stage.bus.counters.expired == 2
+    assert (stage.bus.services[b"echo"].queue.length, stage.bus.services[b"echo"].running) == (0, 0)
+    assert stage.bus.request_count == 0
+
+
+def test_parts_go_to_the_client_as_they_come_and_late_ones_nowhere() -> None:
+    stage = Stage()
+    held = stage.worker("w")
+    stage.submit("c", "1")
+    token = stage.token("c", "1")
+    stage.now += 1.0
+    stage.part("w", token, [b"one"])
+    stage.part("w", b"", [b"two"])
+    assert held.seen_at == stage.now
+    assert [(part.client, part.request_id, part.body, part.token) for part in stage.actions(act.Stream)] == [
+        (client("c"), b"1", [b"one"], token),
+        (client("c"), b"1", [b"two"], token),
+    ]
+    assert len(stage.told("partial")) == 2
+    stage.part("stranger", token)
+    stage.part("w", b"unknown")
+    assert stage.bus.counters.late == 2
+    stage.result("w", token)
+    stage.part("w", token)
+    stage.part("w", b"")
+    assert stage.bus.counters.late == 4
+    assert [(one.token, one.worker) for one in stage.told("late")] == [
+        (token, worker("stranger")),
+        (b"unknown", worker("w")),
+        (token, worker("w")),
+        (b"", worker("w")),
+    ]
+    assert not stage.actions(act.Stream)
+
+
+def test_an_answer_that_could_not_be_sent_is_counted_told_and_kept() -> None:
+    stage = Stage()
+    stage.worker("w")
+    stage.submit("c", "1")
+    token = stage.token("c", "1")
+    stage.result("w", token)
+    stage.nothing()
+    lost = events.AnswerLost(client("c"), b"1", "it cannot be reached", token, b"echo", "c")
+    stage.do(lost)
+    assert stage.bus.counters.answers_lost == 1
+    (told,) = stage.told("answer_lost")
+    assert (told.token, told.request_id, told.service, told.client, told.client_voice, told.reason) == (
+        token,
+        b"1",
+        b"echo",
+        client("c"),
+        "c",
+        "it cannot be reached",
+    )
+    stage.submit("c", "1")
+    assert stage.one(act.Answer).request_id == b"1"
