@@ -7,6 +7,7 @@ import pytest
 from polybus.core import actions as act
 from polybus.core import events, requests
 from polybus.core.bus import Bus
+from polybus.core.dispatching import note_starts
 from polybus.core.ledger import Started
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits
@@ -104,3 +105,21 @@ def test_who_may_speak_of_a_request() -> None:
     # A request that has ended may still be spoken of by the worker that has it.
     stage.do(events.Cancel(client("c"), b"2"))
     assert requests.has_request(stage.bus, worker("other"), given)
+
+
+def test_that_a_worker_got_a_job_is_not_written_down_after_it_was_taken_back() -> None:
+    stage = LedgerStage(Limits(timeout_grace_s=0.0), starts_linger=True)
+    held = stage.worker("w")
+    options = JobOptions(guarantee=True, timeout_s=0.3, retries=1, backoff_s=60.0)
+    stage.submit("c", "1", options=options)
+    stage.write()
+    request = stage.request("c", "1")
+    note_starts(stage.bus, stage.now - 1.0)
+    assert not stage.bus.lines, "it was handed out later than that"
+    stage.wait(0.5)
+    assert request.state is RequestState.WAITING
+    assert request.token in held.inflight, "it may still answer"
+    stage.write()
+    request.is_start_noted = False
+    note_starts(stage.bus)
+    assert not stage.bus.lines

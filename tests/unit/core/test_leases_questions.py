@@ -224,3 +224,17 @@ def test_a_mute_node_that_could_not_be_asked_yet_is_not_told_that_its_conversati
     assert len(beckons) >= 4
     assert not any(beckon.ended for beckon in beckons)
     assert not stage.actions(act.Ask)
+
+
+def test_a_node_that_left_is_not_looked_at_any_more() -> None:
+    stage = registered(60.0)
+    stage.wait(5.0)
+    pulse(stage)
+    stage.wait(0.2)
+    assert stage.one(act.Beckon)
+    stage.do(events.NodeLeft(PEER, b"n"))
+    stage.nothing()
+    stage.wait(600.0, step=1.0)
+    assert stage.nothing()
+    assert not stage.told("node_late")
+    assert len(stage.told("node_down")) == 1

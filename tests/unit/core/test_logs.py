@@ -322,3 +322,15 @@ def test_only_a_follower_that_is_further_behind_than_allowed_misses_records(
         kept.put(record(text=b"%d" % number))
     found, passed_over = kept.after(0, "debug", "", 3)
     assert ("".join(texts(found)), passed_over) == (seen, missed)
+
+
+def test_a_long_record_keeps_its_time_its_logger_and_the_beginning_of_its_message() -> None:
+    long = {"at": 12.5, "logger": "a.b", "message": "m" * 20_000, "extra": {"k": 1}}
+    shown = view(b"log/info/n", json.dumps(long).encode())
+    assert (shown["at"], shown["logger"], shown["extra"], shown["cut"]) == (12.5, "a.b", {}, True)
+    assert shown["message"] == "m" * logs.MESSAGE_CHARS
+    # Characters that are long in JSON are halved until they fit.
+    wide = {"at": 3, "message": "\u0001" * 9_000}
+    shown = view(b"log/info/n", json.dumps(wide).encode())
+    assert (shown["at"], shown["logger"], shown["cut"]) == (3.0, "", True)
+    assert shown["message"] == "\u0001" * (logs.MESSAGE_CHARS // 4)

@@ -228,3 +228,12 @@ def test_an_answer_that_could_not_be_sent_is_counted_told_and_kept() -> None:
     )
     stage.submit("c", "1")
     assert stage.one(act.Answer).request_id == b"1"
+
+
+def test_a_job_that_is_cancelled_by_its_id_says_so() -> None:
+    stage = LedgerStage()
+    stage.job("j")
+    stage.call("c", "1", "cancel", b"j")
+    assert [(one.request_id, one.detail) for one in stage.told("cancelled")] == [
+        (b"j", "it was cancelled by its id")
+    ]
