@@ -317,3 +317,10 @@ def test_a_silent_worker_that_is_heard_again_offers_its_services_to_neighbours_a
     stage.heard("w")
     stage.wait(0.1)
     assert told(stage) == [("B", {b"echo": ("A",)}, [])]
+
+
+def test_a_service_that_nobody_offers_is_not_made_by_looking_at_it() -> None:
+    stage, bridging = bridged()
+    bridging.settle(b"unknown", stage.now)
+    assert not stage.bus.services
+    assert bridging.ignored == 0

@@ -320,18 +320,19 @@ def test_a_text_of_as_many_characters_as_are_allowed() -> None:
     [
         (
             "61 * * * *",
-            "the cron text '61 * * * *' has a bad minute: '61'; it takes *, numbers from 0 to 59, ranges like "
-            "0-59, steps like */2, and lists of those",
+            "the cron text '61 * * * *' has a bad minute: '61'; it takes *, numbers from 0 to 59, ranges "
+            "like 0-59, steps like */2, and lists of those",
         ),
         (
             "0 0 31 2 *",
-            "the cron text '0 0 31 2 *' has a bad day-of-month: '31'; it takes *, numbers from 1 to 31, ranges "
-            "like 1-31, steps like */2, and lists of those, and the day has to exist in one of the months",
+            "the cron text '0 0 31 2 *' has a bad day-of-month: '31'; it takes *, numbers from 1 to 31, "
+            "ranges like 1-31, steps like */2, and lists of those, and the day has to exist in one of "
+            "the months",
         ),
         (
             "0 0 * * xyz",
-            "the cron text '0 0 * * xyz' has a bad day-of-week: 'XYZ'; it takes *, numbers from 0 to 6, SUN, MON, "
-            "TUE, WED, THU, FRI, SAT, ranges like 0-6, steps like */2, and lists of those",
+            "the cron text '0 0 * * xyz' has a bad day-of-week: 'XYZ'; it takes *, numbers from 0 to 6, SUN, "
+            "MON, TUE, WED, THU, FRI, SAT, ranges like 0-6, steps like */2, and lists of those",
         ),
     ],
 )

@@ -131,7 +131,7 @@ def test_a_datagram_that_leaves_late_does_not_put_off_those_after_it() -> None:
         pulse(stage)
     assert 58 <= len(stage.actions(act.Beckon)) <= 61
     # After a long standstill none is made up for.
-    stage.now += 3.5
+    stage.now += 2.5
     pulse(stage)
     stage.wait(0.5)
     assert len(stage.actions(act.Beckon)) == 1
@@ -238,3 +238,14 @@ def test_a_node_that_left_is_not_looked_at_any_more() -> None:
     assert stage.nothing()
     assert not stage.told("node_late")
     assert len(stage.told("node_down")) == 1
+
+
+def test_nodes_without_heartbeats_do_not_hasten_the_broadcast() -> None:
+    stage = Stage()
+    stage.bus.catalog.broadcasts = True
+    stage.do(events.Register((2, b"a"), "v", b"a", {}, 0.0))
+    stage.wait(5.0)
+    assert not stage.actions(act.BroadcastBeat)
+    stage.do(events.Register((2, b"b"), "v", b"b", {}, 60.0))
+    stage.wait(59.0, step=0.5)
+    assert len(stage.actions(act.BroadcastBeat)) == 1

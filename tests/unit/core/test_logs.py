@@ -334,3 +334,10 @@ def test_a_long_record_keeps_its_time_its_logger_and_the_beginning_of_its_messag
     shown = view(b"log/info/n", json.dumps(wide).encode())
     assert (shown["at"], shown["logger"], shown["cut"]) == (3.0, "", True)
     assert shown["message"] == "\u0001" * (logs.MESSAGE_CHARS // 4)
+
+
+def test_records_that_were_cut_are_counted() -> None:
+    kept = Logs()
+    for text in (b"short", b"x" * (logs.RECORD_BYTES + 1), b"x" * logs.RECORD_BYTES):
+        kept.put(record(text=text))
+    assert (kept.cut, kept.taken) == (1, 3)

@@ -398,3 +398,18 @@ def test_a_request_that_a_full_pipe_refused_is_told_to_be_queued_again() -> None
     stage.do(events.WorkerFull(worker("w"), stage.token("c", "1")))
     assert stage.told("requeued")[0].reason == "its worker's pipe was full"
     assert (held.free, held.state) == (1, WorkerState.CONGESTED)
+
+
+def test_the_connection_to_a_silent_worker_that_was_dialled_is_closed_when_it_is_gone() -> None:
+    stage = Stage()
+    stage.worker("w")
+    assert not stage.bus.dialled_at, "it came by itself"
+    stage.do(events.WorkerUp((9, b"d"), "d", ((b"far", 0),), LISTENS, endpoint="tcp://10.0.0.1:1"))
+    identity = stage.one(act.Dial).identity
+    stage.submit("c", "1", "far")
+    stage.wait(LISTENS.dead_after_s + 0.2)
+    assert set(stage.bus.silent) == {(9, identity)}
+    assert not stage.actions(act.HangUp), "it may still answer"
+    stage.do(events.WorkerGone((9, identity), "it cannot be reached"))
+    assert stage.one(act.HangUp) == act.HangUp(identity, "tcp://10.0.0.1:1")
+    assert not stage.bus.silent
