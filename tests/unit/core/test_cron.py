@@ -231,6 +231,7 @@ def test_other_ways_to_write_the_same(text: str, same: str) -> None:
         ("* 24 * * *", ("hour", "'24'")),
         ("0 0 32 * *", ("day-of-month",)),
         ("0 0 31 2 *", ("day-of-month", "exist")),
+        ("0 0 */15 * MON#2", ("a day that never comes",)),
         ("0 0 * 13 *", ("month", "JAN")),
         ("0 0 * * xyz", ("day-of-week", "'XYZ'", "SUN")),
         ("* * * * * 99", ("second", "'99'")),
@@ -312,3 +313,30 @@ def test_a_text_of_as_many_characters_as_are_allowed() -> None:
     assert shown(Cron(text + " " * (255 - len(text))), "2026-01-01", 1) == ["01-02 00:00:00+00"]
     with pytest.raises(BadSchedule, match="255"):
         Cron(text + " " * (256 - len(text)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "61 * * * *",
+            "the cron text '61 * * * *' has a bad minute: '61'; it takes *, numbers from 0 to 59, ranges "
+            "like 0-59, steps like */2, and lists of those",
+        ),
+        (
+            "0 0 31 2 *",
+            "the cron text '0 0 31 2 *' has a bad day-of-month: '31'; it takes *, numbers from 1 to 31, "
+            "ranges like 1-31, steps like */2, and lists of those, and the day has to exist in one of "
+            "the months",
+        ),
+        (
+            "0 0 * * xyz",
+            "the cron text '0 0 * * xyz' has a bad day-of-week: 'XYZ'; it takes *, numbers from 0 to 6, SUN, "
+            "MON, TUE, WED, THU, FRI, SAT, ranges like 0-6, steps like */2, and lists of those",
+        ),
+    ],
+)
+def test_a_text_that_is_wrong_is_told_what_would_be_right(text: str, words: str) -> None:
+    with pytest.raises(BadSchedule) as error:
+        Cron(text)
+    assert str(error.value) == words

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from polybus.core import actions as act
-from polybus.core import events, ledger
+from polybus.core import durable, events, ledger
 from polybus.core.durable import entry_of, note_attempt, peer_text
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits, QueuePolicy, Reason
@@ -535,3 +536,12 @@ def test_what_a_worker_says_of_a_failure_is_cut(stage: LedgerStage, length: int)
     request.options, request.durable = JobOptions(), False
     note_attempt(stage.bus, request, Reason.FAILED, "again", stage.now)
     assert len(request.history) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [[], [b"a"], [memoryview(b"a")], [b"a", memoryview(b"b")], [bytearray(b"a")]]
+)
+def test_a_body_is_written_down_without_buffers_of_others(body: list[Any]) -> None:
+    frames = durable.plain_frames(body)
+    assert frames == [bytes(frame) for frame in body]
+    assert all(type(frame) is bytes for frame in frames)

@@ -509,3 +509,13 @@ def test_strange_results_do_not_break_a_group(stage: LedgerStage, result: bytes)
     stage.write()
     finish(stage, members[1].token, 1)
     assert order(stage).service.name == b"c"
+
+
+@pytest.mark.parametrize("guarantee", [False, True])
+def test_only_a_group_that_was_written_down_is_struck_out(stage: LedgerStage, guarantee: bool) -> None:
+    stage.group("g", step("echo", guarantee=guarantee))
+    stage.write()
+    finish(stage, order(stage).token, "done")
+    assert not stage.bus.groups
+    struck = [type(line).__name__ for line in stage.pen.written if type(line).__name__.endswith("rouped")]
+    assert struck == (["Grouped", "Ungrouped"] if guarantee else [])

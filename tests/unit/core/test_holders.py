@@ -6,6 +6,7 @@ import pytest
 
 from polybus.core import actions as act
 from polybus.core import events, holders
+from polybus.core.ledger import Waiting
 from polybus.core.lifecycle import RequestState, WorkerState
 from polybus.core.model import Heartbeat, JobOptions, Limits, QueuePolicy, Reason
 from support.invariants import check as check_tables
@@ -539,3 +540,80 @@ def test_a_request_that_waits_for_a_silent_worker_goes_on_when_that_still_has_it
     assert stage.request("c", "1").state is RequestState.DISPATCHED
     stage.result("b", token, [b"done"])
     assert stage.one(act.Answer).body == [b"done"]
+
+
+def test_a_second_suspended_request_puts_off_the_next_look_at_a_silent_worker() -> None:
+    stage = Stage(Limits(attempts=2))
+    stage.worker("u", heartbeat=LISTENS, credit=2)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    silence(stage)
+    # Two others get one of them each, and go silent 2 seconds apart: each time the request is suspended, and
+    # it is looked whether u is still connected.
+    stage.worker("v", heartbeat=LISTENS)
+    stage.wait(2.0)
+    stage.worker("w", heartbeat=LISTENS)
+    stage.wait(DEAD_S - 2.0 + 0.2)
+    assert stage.request("c", "1").state is RequestState.SUSPENDED
+    assert [beat.worker.address for beat in stage.actions(act.Beat)].count(worker("u")) == 1
+    stage.wait(2.0)
+    assert stage.request("c", "2").state is RequestState.SUSPENDED
+    assert [beat.worker.address for beat in stage.actions(act.Beat)].count(worker("u")) == 1
+    stage.wait(DEAD_S - 0.3)
+    assert worker("u") not in [beat.worker.address for beat in stage.actions(act.Beat)]
+    stage.wait(0.5)
+    assert [beat.worker.address for beat in stage.actions(act.Beat)].count(worker("u")) == 1
+    check(stage)
+
+
+def test_a_request_that_is_suspended_is_counted_told_and_written_down() -> None:
+    stage = LedgerStage(Limits(attempts=1))
+    stage.worker("w", heartbeat=LISTENS)
+    stage.submit("c", "1", options=JobOptions(guarantee=True))
+    stage.write()
+    token = stage.token("c", "1")
+    silence(stage)
+    request = stage.request("c", "1")
+    assert request.state is RequestState.SUSPENDED
+    assert stage.bus.counters.requeued == 1
+    (told,) = stage.told("requeued")
+    assert told.reason.startswith("nothing was heard from it for 5.")
+    del stage.pen.written[:]
+    stage.write()
+    assert [line for line in stage.pen.written if isinstance(line, Waiting)] == [
+        Waiting(token, 1, 0.0, request.history)
+    ]
+    assert len(request.history) == 1
+
+
+def test_of_the_silent_workers_of_a_request_only_those_with_nothing_else_are_let_go() -> None:
+    stage = Stage(Limits(attempts=5))
+    stage.worker("u", heartbeat=LISTENS, credit=2)
+    for request_id in ("1", "2"):
+        stage.submit("c", request_id)
+    token = stage.token("c", "1")
+    silence(stage)
+    stage.worker("v", heartbeat=LISTENS)
+    silence(stage)
+    assert set(stage.bus.silent) == {worker("u"), worker("v")}
+    assert {holder.address for holder in stage.bus.holders[token]} == {worker("u"), worker("v")}
+    stage.worker("x", heartbeat=LISTENS)
+    stage.result("x", token)
+    assert set(stage.bus.silent) == {worker("u")}, "it may still answer the other one"
+    assert set(stage.bus.let_go) == {worker("v")}
+    check(stage)
+
+
+def test_a_suspended_request_waits_for_those_that_got_it_and_not_for_one_that_did_not() -> None:
+    stage = Stage(Limits(attempts=2))
+    token = busy(stage, "u", "v")
+    silence(stage)
+    assert stage.request("c", "1").state is RequestState.SUSPENDED
+    stage.do(events.WorkerFull(worker("v"), token))
+    assert stage.request("c", "1").state is RequestState.SUSPENDED, "u has it"
+    assert not stage.actions(act.Refuse)
+    stage.do(events.WorkerFull(worker("u"), token))
+    refusal = stage.one(act.Refuse)
+    assert refusal.reason is Reason.WORKER_LOST
+    assert refusal.detail.endswith("the last one: its pipe was full")
+    assert not stage.bus.holders

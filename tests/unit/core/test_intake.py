@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, intake
 from polybus.core.lifecycle import RequestState
-from polybus.core.model import JobOptions, Limits, Reason
+from polybus.core.model import JobOptions, Limits, QueuePolicy, Reason
 from support.stage import Stage, client
 
 SILENT = JobOptions(reply_requested=False)
@@ -336,3 +336,96 @@ def test_changed_limits_hold_for_what_comes_later() -> None:
     assert stage.nothing()
     stage.wait(0.3)
     assert stage.one(act.Refuse).request_id == b"old"
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule", "governed"),
+    [
+        (JobOptions(), QueuePolicy(), JobOptions()),
+        (JobOptions(), QueuePolicy(retries=0, timeout_s=0.0), JobOptions()),
+        (JobOptions(), QueuePolicy(retries=3), JobOptions(retries=3)),
+        (JobOptions(), QueuePolicy(timeout_s=9.0), JobOptions(timeout_s=9.0)),
+        (JobOptions(), QueuePolicy(guarantee=True), JobOptions(guarantee=True)),
+        (JobOptions(retries=1), QueuePolicy(retries=3), JobOptions(retries=1)),
+        (JobOptions(timeout_s=2.0), QueuePolicy(timeout_s=9.0), JobOptions(timeout_s=2.0)),
+        (JobOptions(guarantee=True), QueuePolicy(), JobOptions(guarantee=True)),
+        (SILENT, QueuePolicy(retries=3), JobOptions(reply_requested=False, retries=3)),
+        (JobOptions(retries=1), None, JobOptions(retries=1)),
+    ],
+)
+def test_the_rules_of_a_queue_hold_where_a_client_names_nothing_of_its_own(
+    asked: JobOptions, rule: QueuePolicy | None, governed: JobOptions
+) -> None:
+    assert intake.governed(asked, rule) == governed
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_answered"),
+    [(SILENT, SILENT, False), (SILENT, JobOptions(), True), (JobOptions(), SILENT, True)],
+)
+def test_a_repeated_request_is_answered_if_an_answer_was_wanted_either_time(
+    first: JobOptions, second: JobOptions, is_answered: bool
+) -> None:
+    stage = Stage()
+    stage.worker("w")
+    stage.submit("c", "1", options=first)
+    stage.submit("c", "1", options=second)
+    stage.result("w", stage.token("c", "1"))
+    assert bool(stage.actions(act.Answer)) is is_answered
+    assert stage.bus.counters.duplicates == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "before", "reason", "detail"),
+    [
+        (
+            Limits(outstanding_per_client=1),
+            [b"x"],
+            Reason.TOO_MANY_OUTSTANDING,
+            "1 requests of this client are unanswered; wait for answers",
+        ),
+        (Limits(body_bytes=4), [], Reason.TOO_LARGE, "the body has 5 bytes; allowed are 4"),
+        (
+            Limits(held_bytes=5),
+            [b"x"],
+            Reason.OUT_OF_MEMORY,
+            "unanswered requests hold 1 of 5 bytes; try again later",
+        ),
+        (
+            Limits(queue_length=1),
+            [b"x"],
+            Reason.QUEUE_FULL,
+            "1 requests wait for this service; add workers or try again later",
+        ),
+        (
+            Limits(services=0),
+            [],
+            Reason.TOO_MANY_SERVICES,
+            "0 services are known; allowed are no more",
+        ),
+    ],
+)
+def test_whoever_is_refused_is_told_the_limit_and_what_to_do(
+    limits: Limits, before: list[bytes], reason: Reason, detail: str
+) -> None:
+    stage = Stage(limits)
+    for number, body in enumerate(before):
+        stage.submit("c", str(number), body=[body])
+    assert not stage.actions(act.Refuse)
+    stage.submit("c", "last", body=[b"hello"])
+    refusal = stage.one(act.Refuse)
+    assert (refusal.reason, refusal.detail) == (reason, detail)
+    assert [(one.reason, one.detail) for one in stage.told("rejected")] == [(str(reason), detail)]
+    assert (stage.bus.counters.rejected, stage.bus.refusals) == (1, {str(reason): 1})
+
+
+def test_a_broker_that_stops_sends_requests_to_its_successor() -> None:
+    stage = Stage()
+    stage.submit("c", "1")
+    stage.do(events.Drain())
+    stage.submit("c", "2")
+    refusal = stage.one(act.Refuse)
+    assert (refusal.reason, refusal.detail) == (
+        Reason.DRAINING,
+        "the broker is shutting down; send it again to its successor",
+    )

@@ -268,3 +268,17 @@ def test_a_worker_of_this_name_takes_its_place() -> None:
     assert not stage.actions(Answer), "busy is not gone"
     stage.gone("w")
     ask(stage, b"t")
+
+
+def test_no_more_values_leave_than_have_to() -> None:
+    last = LastValues(bytes_=2 * (OVERHEAD_BYTES + 2 * 101))
+    for topic in (b"a", b"b", b"c"):
+        put(last, topic, b"x" * 100)
+    assert names(last) == [b"b", b"c"]
+    assert (last.held_bytes, last.evicted) == (last.max_bytes, 1)
+
+
+def test_values_are_to_be_written_down_unless_that_is_turned_off() -> None:
+    for last, changed in ((LastValues(), {b"a": None}), (LastValues(durable=False), {})):
+        put(last, b"a")
+        assert last.changed == changed

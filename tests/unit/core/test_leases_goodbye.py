@@ -74,3 +74,16 @@ def test_while_a_goodbye_waits_for_an_answer_the_node_is_looked_at_a_few_times_a
         looks += stage.bus.nodes[b"n"].slot != before
     # Every quarter of a second, and not with every tick of the clock.
     assert 3 <= looks <= 5
+
+
+def test_who_has_no_work_any_more_leaves_then() -> None:
+    stage = Stage()
+    serves = events.WorkerUp((2, b"p"), "v", ((b"n", 0),), Heartbeat(0.0, 0.0), forgets_stopped=True)
+    stage.do(events.Register((2, b"p"), "v", b"n", {}, 0.0, serves=serves, ip="10.0.0.1", reach=REACH))
+    stage.submit("c", "1", "n", ttl_s=2.0)
+    goodbye(stage)
+    stage.wait(1.9)
+    assert b"n" in stage.bus.nodes
+    # The request expires, and its worker forgets what it is told to stop.
+    stage.wait(0.6)
+    assert stage.one(act.Forget).reason == "it left"

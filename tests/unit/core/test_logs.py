@@ -229,3 +229,115 @@ def test_publications_are_kept_passed_on_and_observed() -> None:
         ("published", b"log/other", "", ""),
         ("log", b"log/info/n", "info", ""),
     ]
+
+
+def test_a_record_costs_its_text_the_name_of_its_node_and_a_share_of_the_tables() -> None:
+    kept = Logs()
+    for number, (node, text) in enumerate(
+        [("n", b"hello"), ("a much longer name", b""), ("n", b"x" * 999)], 1
+    ):
+        kept.put(record(node=node, text=text))
+        assert len(kept) == kept.taken == number
+    assert kept.held_bytes == 3 * logs.OVERHEAD_BYTES + 1 + 5 + 18 + 1 + 999
+
+
+@pytest.mark.parametrize("level", ["info", "error"])
+def test_records_leave_when_there_is_no_room_and_not_before(level: str) -> None:
+    one = record(level).size
+    for kept in (Logs(count=3), Logs(bytes_=3 * one)):
+        for number in range(3):
+            kept.put(record(level, text=b"rec-%d" % number))
+        assert (len(kept), kept.held_bytes, kept.evicted) == (3, 3 * one, 0)
+        kept.put(record(level, text=b"rec-3"))
+        assert texts(kept.newest("debug", "", 0.0, 9)) == ["rec-1", "rec-2", "rec-3"]
+        assert (len(kept), kept.held_bytes, kept.evicted) == (3, 3 * one, 1)
+
+
+@pytest.mark.parametrize("ordinary", range(5))
+def test_a_tenth_of_the_room_belongs_to_ordinary_records(ordinary: int) -> None:
+    one = record().size
+    for limits in ({"count": 20}, {"bytes_": 20 * one}):
+        kept = Logs(**limits)
+        for number in range(20):
+            kept.put(record("info" if number < ordinary else "error", text=b"%05d" % number))
+        kept.put(record("error", text=b"00020"))
+        left = kept.nodes()["n"]
+        # With no more than two of twenty records they have their share, and a serious one has to leave.
+        expected = ordinary - 1 if ordinary > 2 else ordinary
+        assert left.get("info", 0) == expected
+        assert left["error"] == 20 - expected
+
+
+def test_other_limits_hold_at_once() -> None:
+    kept = Logs()
+    for number in range(10):
+        kept.put(record(text=b"%05d" % number, at=float(number)))
+    kept.put(record("error", text=b"worse", at=10.0))
+    kept.change(5, 10_000, 3.0, 30.0)
+    assert texts(kept.newest("debug", "", 0.0, 99)) == ["00006", "00007", "00008", "00009", "worse"]
+    assert kept.evicted == 6
+    kept.forget_old(11.0)
+    assert texts(kept.newest("debug", "", 0.0, 99)) == ["00008", "00009", "worse"], "of 3 seconds and younger"
+    kept.forget_old(40.0)
+    assert texts(kept.newest("debug", "", 0.0, 99)) == ["worse"]
+    kept.forget_old(40.1)
+    assert (len(kept), kept.held_bytes, kept.nodes(), kept.evicted) == (0, 0, {}, 6)
+
+
+@pytest.mark.parametrize(("brackets", "is_read"), [(logs.NESTED, True), (logs.NESTED + 1, False)])
+def test_a_record_with_too_many_brackets_is_text(brackets: int, is_read: bool) -> None:
+    # Its own bracket and that of the list are counted.
+    body = b'{"message":"hi","x":[%b]}' % b",".join([b"[]", b"{}"] * 999)[: 3 * (brackets - 2) - 1]
+    assert body.count(b"[") + body.count(b"{") == brackets
+    assert view(b"log/info/n", body)["message"] == ("hi" if is_read else body.decode())
+
+
+@pytest.mark.parametrize(
+    ("at", "shown"),
+    [
+        (b"12", 12.0),
+        (b"12.5", 12.5),
+        (b"-3", -3.0),
+        (b"%d" % ((1 << 53) - 1), float((1 << 53) - 1)),
+        (b"%d" % -((1 << 53) - 1), -float((1 << 53) - 1)),
+        (b"%d" % (1 << 53), 1005.0),
+        (b"%d" % -(1 << 53), 1005.0),
+        (b"1e999", 1005.0),
+        (b"true", 1005.0),
+        (b'"12"', 1005.0),
+        (b"null", 1005.0),
+    ],
+)
+def test_a_record_without_a_sensible_time_has_the_time_of_its_arrival(at: bytes, shown: float) -> None:
+    assert view(b"log/info/n", b'{"at":%b,"message":"hi"}' % at)["at"] == shown
+
+
+@pytest.mark.parametrize(("waiting", "seen", "missed"), [(5, "012", 0), (6, "345", 3)])
+def test_only_a_follower_that_is_further_behind_than_allowed_misses_records(
+    monkeypatch: pytest.MonkeyPatch, waiting: int, seen: str, missed: int
+) -> None:
+    monkeypatch.setattr(logs, "BEHIND", 5)
+    kept = Logs()
+    for number in range(waiting):
+        kept.put(record(text=b"%d" % number))
+    found, passed_over = kept.after(0, "debug", "", 3)
+    assert ("".join(texts(found)), passed_over) == (seen, missed)
+
+
+def test_a_long_record_keeps_its_time_its_logger_and_the_beginning_of_its_message() -> None:
+    long = {"at": 12.5, "logger": "a.b", "message": "m" * 20_000, "extra": {"k": 1}}
+    shown = view(b"log/info/n", json.dumps(long).encode())
+    assert (shown["at"], shown["logger"], shown["extra"], shown["cut"]) == (12.5, "a.b", {}, True)
+    assert shown["message"] == "m" * logs.MESSAGE_CHARS
+    # Characters that are long in JSON are halved until they fit.
+    wide = {"at": 3, "message": "\u0001" * 9_000}
+    shown = view(b"log/info/n", json.dumps(wide).encode())
+    assert (shown["at"], shown["logger"], shown["cut"]) == (3.0, "", True)
+    assert shown["message"] == "\u0001" * (logs.MESSAGE_CHARS // 4)
+
+
+def test_records_that_were_cut_are_counted() -> None:
+    kept = Logs()
+    for text in (b"short", b"x" * (logs.RECORD_BYTES + 1), b"x" * logs.RECORD_BYTES):
+        kept.put(record(text=text))
+    assert (kept.cut, kept.taken) == (1, 3)

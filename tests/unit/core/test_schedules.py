@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,21 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from polybus.core.cron import BadSchedule
-from polybus.core.ledger import ScheduleEntry
-from polybus.core.schedules import LATE, MOVED, PUNCTUAL_S, RAN, SKIPPED, Run, Schedules, TooManySchedules
+from polybus.core.ledger import ScheduleEntry, ScheduleRun
+from polybus.core.schedules import (
+    LATE,
+    MAX_INTERVAL_S,
+    MAX_KEY,
+    MAX_MESSAGE_BYTES,
+    MIN_INTERVAL_S,
+    MOVED,
+    PUNCTUAL_S,
+    RAN,
+    SKIPPED,
+    Run,
+    Schedules,
+    TooManySchedules,
+)
 
 WALL = datetime(2026, 6, 1, 12, 0, tzinfo=UTC).timestamp()
 MINUTE = ScheduleEntry("minute", b"mail", b"run", interval_s=60.0)
@@ -341,3 +355,72 @@ def test_schedules_that_are_there_already_are_found_as_well() -> None:
     assert made.of_job("run") == []
     made.identify_by(lambda entry: (entry.message.decode(), b""))
     assert made.of_job("run") == ["minute", "noon"]
+
+
+@pytest.mark.parametrize(
+    ("created_at", "every_s", "next_at", "until", "last"),
+    [(0.24, 1.3, 2.84, 14.54, 13.24), (1.46, 1.1, 6.96, 15.76, 14.66), (0.18, 1.3, 4.08, 15.78, 14.48)],
+)
+def test_a_due_time_that_rounding_puts_after_the_clock_has_not_passed(
+    created_at: float, every_s: float, next_at: float, until: float, last: float
+) -> None:
+    made = Schedules()
+    entry = ScheduleEntry("often", b"mail", b"run", interval_s=every_s)
+    made.load([replace(entry, created_at=created_at, next_at=next_at)])
+    (run,) = made.due(until)
+    assert run.due_at == pytest.approx(last)
+    assert run.missed == round((last - next_at) / every_s)
+    assert made.next_at() > until
+
+
+def test_every_run_has_an_id_of_its_own_and_the_same_one_each_time() -> None:
+    made = engine(replace(MINUTE, interval_s=0.1))
+    runs = [run for tenth in range(1, 40) for run in made.due(WALL + tenth / 10 + 0.01)]
+    assert len(runs) == 39
+    assert len({run.job_id for run in runs}) == 39
+    again = engine(replace(MINUTE, interval_s=0.1)).due(WALL + 0.11)
+    assert again[0].job_id == runs[0].job_id
+
+
+def test_the_record_of_a_run_names_its_job_if_it_started_one() -> None:
+    (ran,) = engine(MINUTE).due(WALL + 61)
+    assert ran.record(WALL + 61) == ScheduleRun("minute", WALL + 60, WALL + 61, RAN, 0, ran.job_id)
+    (late,) = engine(MINUTE).due(WALL + 150)
+    assert late.record(WALL + 150) == ScheduleRun("minute", WALL + 120, WALL + 150, LATE, 1, late.job_id)
+    (skipped,) = engine(replace(MINUTE, missed="skip")).due(WALL + 150)
+    assert skipped.record(WALL + 150) == ScheduleRun("minute", WALL + 120, WALL + 150, SKIPPED, 1, b"")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"interval_s": MIN_INTERVAL_S}, ""),
+        ({"interval_s": MIN_INTERVAL_S * 0.99}, "the interval is 0.099 s; it takes 0.1 to"),
+        ({"interval_s": MAX_INTERVAL_S}, ""),
+        ({"interval_s": MAX_INTERVAL_S + 1}, "the interval is"),
+        ({"interval_s": None}, "a schedule has either an interval or a cron text"),
+        ({"cron": "* * * * *"}, "a schedule has either an interval or a cron text"),
+        ({"key": "k" * MAX_KEY}, ""),
+        ({"key": "k" * (MAX_KEY + 1)}, "the key of a schedule has 1 to"),
+        ({"key": "ü" * (MAX_KEY // 2 + 1)}, "the key of a schedule has 1 to"),
+        ({"key": ""}, "the key of a schedule has 1 to"),
+        ({"key": "a\nb"}, "the key of a schedule has 1 to"),
+        ({"queue": b""}, "a schedule needs a queue"),
+        ({"runs_left": 1}, ""),
+        ({"runs_left": 0}, "0 runs: nothing would ever run"),
+        ({"missed": "skip"}, ""),
+        ({"missed": "never"}, "missed is 'never'; it takes late or skip"),
+        ({"message": b"x" * MAX_MESSAGE_BYTES}, ""),
+        ({"message": b"x" * (MAX_MESSAGE_BYTES + 1)}, f"allowed are {MAX_MESSAGE_BYTES}"),
+    ],
+)
+def test_a_schedule_is_taken_or_refused_with_what_is_wrong(changes: dict[str, Any], words: str) -> None:
+    made = Schedules()
+    entry = replace(MINUTE, **changes)
+    if not words:
+        assert made.add(entry, WALL).key == entry.key
+        return
+    with pytest.raises(BadSchedule) as error:
+        made.add(entry, WALL)
+    assert words in str(error.value)
+    assert made.next_at() == inf

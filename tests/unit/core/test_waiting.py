@@ -62,3 +62,28 @@ def test_who_leaves_or_withdraws_its_question_is_forgotten() -> None:
     waiters.forget_all(ADA)
     assert waiters.of(b"j") == waiters.of(b"k") == [waiter(BOB, b"1")]
     assert (len(waiters), waiters.count_of(ADA), waiters.count_of(BOB)) == (2, 0, 2)
+
+
+def test_who_was_told_and_says_goodbye_afterwards_still_waits_for_other_jobs() -> None:
+    waiters = Waiters()
+    waiters.add(b"j", waiter(ADA, b"1"))
+    waiters.add(b"k", waiter(ADA, b"1"))
+    waiters.add(b"k", waiter(ADA, b"2"))
+    assert waiters.take(b"j") == [waiter(ADA, b"1")]
+    waiters.forget(ADA, b"1")
+    assert waiters.of(b"k") == [waiter(ADA, b"2")]
+    assert waiters.take_oldest() == waiter(ADA, b"2")
+    waiters.forget_all(ADA)
+    assert (len(waiters), waiters.count_of(ADA), waiters.by_job) == (0, 0, {})
+
+
+def test_questions_without_ids_are_different_waiters_for_each_client_and_job() -> None:
+    waiters = Waiters()
+    for client in (ADA, BOB, ADA):
+        waiters.add(b"j", waiter(client))
+    waiters.add(b"j", waiter(ADA, b"1"))
+    waiters.add(b"j", waiter(ADA))
+    assert waiters.of(b"j") == [waiter(ADA), waiter(BOB), waiter(ADA), waiter(ADA, b"1"), waiter(ADA)]
+    waiters.forget(ADA, b"")
+    assert waiters.of(b"j") == [waiter(BOB), waiter(ADA, b"1")]
+    assert (waiters.count_of(ADA), waiters.count_of(BOB), len(waiters)) == (1, 1, 2)

@@ -13,12 +13,13 @@ from support.stage import NEVER_DEAD, Stage, client, worker
 ASKS = Heartbeat(dead_after_s=2.5, beat_every_s=0.5, when_silent=True)
 BEATS = Heartbeat(dead_after_s=7.5, beat_every_s=2.5)
 LISTENS = Heartbeat(dead_after_s=3.0)
+QUICK = Heartbeat(dead_after_s=1.0, beat_every_s=0.25)
 
 
 # -- watched ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS])
+@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS, QUICK])
 def test_a_silent_worker_is_given_up_in_time(heartbeat: Heartbeat) -> None:
     stage = Stage()
     stage.worker("w", heartbeat=heartbeat)
@@ -37,7 +38,7 @@ def test_a_silent_worker_is_given_up_in_time(heartbeat: Heartbeat) -> None:
     assert stage.bus.next_at(stage.now) > stage.now
 
 
-@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS])
+@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS, QUICK])
 def test_a_silent_worker_without_work_is_sent_away(heartbeat: Heartbeat) -> None:
     stage = Stage()
     stage.worker("w", heartbeat=heartbeat)
@@ -47,7 +48,7 @@ def test_a_silent_worker_without_work_is_sent_away(heartbeat: Heartbeat) -> None
     assert (dismissal.peer, dismissal.voice, dismissal.reason) == (worker("w"), "w", act.HEARTBEAT_MISSED)
 
 
-@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS])
+@pytest.mark.parametrize("heartbeat", [ASKS, BEATS, LISTENS, QUICK])
 @pytest.mark.parametrize("sign", ["heard", "part", "result", "fail", "slot", "offer"])
 def test_whatever_it_says_keeps_it(heartbeat: Heartbeat, sign: str) -> None:
     stage = Stage()
@@ -330,3 +331,85 @@ def test_the_weight_of_a_queue_is_stronger_than_what_its_workers_say() -> None:
         b"heavy": 50,
         b"heavy.too": 7,
     }
+
+
+@pytest.mark.parametrize(("every_s", "dead_s"), [(1.0, 10.0), (10.0, 100.0)])
+def test_a_beat_counts_as_missed_when_it_is_half_an_interval_overdue(every_s: float, dead_s: float) -> None:
+    stage = Stage()
+    held = stage.worker("w", heartbeat=Heartbeat(dead_after_s=dead_s, beat_every_s=every_s))
+    missed = []
+    for _ in range(4):
+        stage.wait(every_s + 0.1)
+        missed.append(held.missed)
+    assert missed == [0, 1, 2, 3]
+
+
+def test_several_workers_are_looked_at_in_one_turn_whatever_becomes_of_each() -> None:
+    stage = Stage()
+    dialled = [
+        events.WorkerUp((9, name), "d", ((name, 0),), NEVER_DEAD, endpoint=f"tcp://{name.decode()}:1")
+        for name in (b"answers", b"never")
+    ]
+    for up in dialled:
+        stage.do(up)
+    identities = {dial.endpoint: dial.identity for dial in stage.actions(act.Dial)}
+    for service in ("answers", "never"):
+        stage.submit("c", service, service)
+        token = stage.token("c", service)
+        stage.do(events.Cancel(client("c"), service.encode()))
+        if service == "answers":
+            stage.do(events.Result((9, identities["tcp://answers:1"]), token, []))
+    for name in ("a", "b"):
+        stage.worker(name, heartbeat=LISTENS)
+    stage.worker("busy", "busy", heartbeat=LISTENS)
+    stage.submit("c", "busy", "busy")
+    alive = stage.worker("alive", heartbeat=Heartbeat(dead_after_s=100.0, beat_every_s=1.0))
+    stage.nothing()
+    stage.now += 10.0
+    stage.do(events.Tick())
+    assert [hung.endpoint for hung in stage.actions(act.HangUp)] == ["tcp://never:1"]
+    assert {gone.peer for gone in stage.actions(act.Dismiss)} == {worker("a"), worker("b")}
+    assert set(stage.bus.silent) == {worker("busy")}
+    assert [beat.worker for beat in stage.actions(act.Beat)] == [alive]
+    assert stage.bus.counters.workers_lost == 3
+
+
+@pytest.mark.parametrize("begins", ["registers", "offers"])
+def test_a_service_of_the_broker_itself_is_not_to_be_offered(begins: str) -> None:
+    stage = Stage()
+    if begins == "registers":
+        stage.do(events.WorkerUp(worker("w"), "w", ((b"polybus.submit", 0),), NEVER_DEAD))
+    else:
+        stage.worker("w")
+        stage.do(events.Offer(worker("w"), "w", b"polybus.submit", 0))
+        assert [one.reason for one in stage.told("worker_down")] == [
+            "polybus.submit is a service of the broker itself"
+        ]
+    assert stage.one(act.Dismiss) == act.Dismiss(
+        worker("w"), "w", "polybus.submit is a service of the broker itself"
+    )
+    assert not stage.bus.workers
+
+
+def test_a_request_that_a_full_pipe_refused_is_told_to_be_queued_again() -> None:
+    stage = Stage()
+    held = stage.worker("w")
+    stage.submit("c", "1")
+    stage.do(events.WorkerFull(worker("w"), stage.token("c", "1")))
+    assert stage.told("requeued")[0].reason == "its worker's pipe was full"
+    assert (held.free, held.state) == (1, WorkerState.CONGESTED)
+
+
+def test_the_connection_to_a_silent_worker_that_was_dialled_is_closed_when_it_is_gone() -> None:
+    stage = Stage()
+    stage.worker("w")
+    assert not stage.bus.dialled_at, "it came by itself"
+    stage.do(events.WorkerUp((9, b"d"), "d", ((b"far", 0),), LISTENS, endpoint="tcp://10.0.0.1:1"))
+    identity = stage.one(act.Dial).identity
+    stage.submit("c", "1", "far")
+    stage.wait(LISTENS.dead_after_s + 0.2)
+    assert set(stage.bus.silent) == {(9, identity)}
+    assert not stage.actions(act.HangUp), "it may still answer"
+    stage.do(events.WorkerGone((9, identity), "it cannot be reached"))
+    assert stage.one(act.HangUp) == act.HangUp(identity, "tcp://10.0.0.1:1")
+    assert not stage.bus.silent

@@ -1,0 +1,64 @@
+"""The workers of a service: who shares it with others, and how a service looks that some of them serve."""
+
+from __future__ import annotations
+
+import pytest
+
+from polybus.core.ledger import HISTORY, Attempt, shortened
+from polybus.core.model import Heartbeat, JobOptions, Reason
+from polybus.core.views import state_of
+from support.stage import LedgerStage, Stage
+
+
+def test_a_worker_counts_the_services_that_it_shares() -> None:
+    stage = Stage()
+    w = stage.worker("w", "a", "b", "c")
+    assert w.contested == 0
+    v = stage.worker("v", "a", "b")
+    assert (w.contested, v.contested) == (2, 2)
+    u = stage.worker("u", "b")
+    assert (w.contested, v.contested, u.contested) == (2, 2, 1)
+    stage.gone("v")
+    assert (w.contested, u.contested) == (1, 1)
+    stage.gone("u")
+    assert w.contested == 0
+    again = stage.worker("v", "a")
+    assert (w.contested, again.contested) == (1, 1)
+    stage.gone("w")
+    assert again.contested == 0
+
+
+@pytest.mark.parametrize(
+    ("silences", "silent", "state"),
+    [
+        ([], 0, "unserved"),
+        ([], 1, "silent"),
+        ([0.0], 0, "alive"),
+        ([50.0], 0, "late"),
+        ([0.0, 50.0], 0, "alive"),
+        ([50.0, 50.0], 1, "late"),
+        ([50.0, 50.0, 0.0], 1, "alive"),
+    ],
+)
+def test_a_service_is_late_if_all_of_its_workers_are(silences: list[float], silent: int, state: str) -> None:
+    stage = Stage()
+    workers = []
+    for number, silence_s in enumerate(silences):
+        held = stage.worker(str(number), heartbeat=Heartbeat(dead_after_s=100.0, beat_every_s=10.0))
+        held.seen_at = stage.now - silence_s
+        workers.append(held)
+    assert state_of(workers, stage.now, silent) == state
+
+
+def test_losses_of_workers_are_never_left_out_of_a_history() -> None:
+    lost = tuple(Attempt(number, 0.0, "w", Reason.WORKER_LOST, "") for number in range(1, HISTORY + 3))
+    assert shortened(lost) == lost
+
+
+def test_options_that_the_broker_does_not_know_go_with_a_job_to_its_worker() -> None:
+    stage = LedgerStage()
+    stage.worker("w")
+    stage.call("c", "1", "submit", b'{"service":"echo","id":"j"}\nwork', options=JobOptions(other=("x-y",)))
+    assert stage.job_request("j").options.other == ("x-y",)
+    stage.job("k")
+    assert stage.job_request("k").options.other == ()
