@@ -173,3 +173,17 @@ def test_nothing_is_read_while_no_file_has_changed(logs: Logs, monkeypatch: pyte
     logs.write(beats(2, 1))
     assert seen(follower.more()) == [3]
     assert follower.more() == []
+
+
+@pytest.mark.parametrize(("count", "opened"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)])
+def test_no_more_of_a_journal_is_read_than_is_wanted(logs: Logs, count: int, opened: int) -> None:
+    for number in range(3):
+        logs.write(beats(number * 2, 2))
+        logs.archive()
+    logs.write(beats(6, 2))
+    told: list[str] = []
+    for path in segment_files(logs.journal)[: 3 - opened]:
+        path.write_bytes(b"nobody reads this")
+    found = Follower(logs.journal, damage=told.append).newest(count)
+    assert seen(found) == list(range(9 - count, 9))
+    assert told == []

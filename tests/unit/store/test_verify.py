@@ -302,3 +302,23 @@ def test_any_number_of_rows_is_written_and_deleted(tmp_path: Path, count: int) -
     assert [one.token for one in store.load().jobs] == [token(n) for n in range(count)]
     assert store.commit == 1
     store.close()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Broken"), sqlite_error(sqlite3.SQLITE_IOERR)])
+def test_a_store_that_cannot_be_opened_holds_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    store = SqliteStore(tmp_path)
+
+    def fails(*arguments: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "tidy", fails)
+        with pytest.raises(StoreFailed):
+            store.load()
+    assert (store._db, store._mark) == (None, None)
+    # Nothing keeps another one, or the same, from opening it.
+    other = SqliteStore(tmp_path)
+    assert other.load().jobs == []
+    other.close()
