@@ -898,3 +898,18 @@ def test_ids_of_the_brokers_own_messages_are_numbered_in_its_life() -> None:
     inform(ex, b"v", slots=0)
     ids = [ex.one(WORKERS, name)[3] for name in (b"w", b"v")]
     assert ids == [b"n.1", b"n.2"]
+
+
+def test_a_client_that_speaks_again_takes_no_place_of_another() -> None:
+    clients = RecentClients(4)
+    for name in (b"a", b"b", b"a", b"c", b"d"):
+        clients.note((1, name), 2)
+    assert {client for client, _ in clients} == {(1, b"a"), (1, b"b"), (1, b"c"), (1, b"d")}
+
+
+def test_an_error_says_what_is_wrong() -> None:
+    ex = broker()
+    say(ex, CLIENTS, b"c", b"NO_COMMAND", b"m-1")
+    error = msgspec.json.decode(ex.one(CLIENTS, b"c")[4])
+    assert sorted(error) == ["detail", "error"]
+    assert "NO_COMMAND" in error["detail"]

@@ -273,3 +273,11 @@ def test_a_note_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         (tmp_path / STATE).write_bytes(content)
         with pytest.raises(JournalDamaged, match="Nothing is archived without it"):
             read_note(tmp_path / STATE, State)
+
+
+def test_logs_of_which_nothing_is_left_make_no_segment(tmp_path: Path) -> None:
+    write_log(tmp_path, 1, 1, 5)
+    log_path(tmp_path / OPEN_LOGS, 1, FINISHED).write_bytes(b"no log at all")
+    report = Archiver(tmp_path).turn()
+    assert (report.logs, report.rows, report.segments, len(report.damage)) == (1, 0, (), 1)
+    assert not list((tmp_path / SEGMENTS).iterdir())

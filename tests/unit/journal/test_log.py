@@ -466,12 +466,22 @@ def test_a_log_that_cannot_be_begun_is_closed(folder: Path, monkeypatch: pytest.
         writer.append(1, b"lost")
         until(lambda number=number: writer.state().lost == number)  # type: ignore[misc]
     assert writer.stop() == 3
-    held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if is_open(name)]
-    assert not [path for path in held if path.startswith(str(folder))]
+    assert held_in(folder) == []
 
 
-def is_open(descriptor: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{descriptor}")
+def held_in(folder: Path) -> list[str]:
+    """The files of a folder that this process has open."""
+    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    paths = [os.readlink(link) for link in links if link.is_symlink()]
+    return [path for path in paths if path.startswith(str(folder))]
+
+
+def test_a_finished_log_is_closed(folder: Path) -> None:
+    writer = open_writer(folder)
+    writer.append(1, b"one")
+    until(lambda: writer.state().written == 1)
+    writer.stop()
+    assert held_in(folder) == []
 
 
 def test_what_the_journal_says_of_itself(folder: Path) -> None:

@@ -190,3 +190,18 @@ def test_a_request_of_another_client_with_the_same_id_does_not_belong_to_a_job(l
     # A client of a dialect may be called jobs, too.
     logs.write(of(life_of("life-3", NOON_US + 10, "replied"), request_id=b"job", client=b"jobs"))
     assert tokens(trace([logs.journal], "life-3")) == ["life-3"]
+
+
+def test_the_beginning_of_an_id_that_several_steps_have_is_one_job(logs: Logs) -> None:
+    for number in (1, 2):
+        logs.write(desks(life_of(f"life-{number}", NOON_US + number, "replied"), b"job-of-today"))
+    assert tokens(trace([logs.journal], "job-of")) == ["life-1", "life-2"]
+
+
+def test_rows_of_several_lives_are_in_the_order_of_the_lives(logs: Logs) -> None:
+    """Names of lives say nothing about their order, and numbers begin anew in each."""
+    logs.write([Row("started", NOON_US), *life_of("z-1", NOON_US, "dispatched")], life="z")
+    logs.write(life_of("z-1", NOON_US + SECOND_US, "requeued", "dispatched", "replied")[1:], life="a")
+    (request,) = trace([logs.journal], "z-1").requests
+    whats = [row["what"] for row in request.rows]
+    assert whats == ["accepted", "dispatched", "requeued", "dispatched", "replied"]
