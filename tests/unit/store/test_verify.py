@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -322,3 +323,18 @@ def test_a_store_that_cannot_be_opened_holds_no_files(
     other = SqliteStore(tmp_path)
     assert other.load().jobs == []
     other.close()
+
+
+def test_a_closed_store_holds_no_files(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.load()
+    store.write([Accepted(job(1))])
+    mark = store._mark
+    assert mark is not None
+    store.close()
+    assert (store._db, store._mark) == (None, None)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(mark._file)
+    # It opens them again when it is asked.
+    assert [one.token for one in store.load().jobs] == [token(1)]
+    store.close()
