@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from polybus.core import events
 from polybus.core.lifecycle import NodeState
 from polybus.core.model import Node
 from polybus.dialects import dbp_catalog as catalog
 from polybus.dialects.dbp import How
-from polybus.dialects.dbp_outbound import MAX_ERROR_BYTES, _error_text
+from polybus.dialects.dbp_outbound import MAX_ERROR_BYTES, OutboundEar, _error_text
 from polybus.dialects.dbp_voices import ExplainedEnds
 from polybus.wire.dbp_info import Interface, NodeInfo
 from polybus.wire.dbp_time import TimeForm
@@ -286,3 +288,45 @@ def test_after_a_disconnect_only_a_registration_begins_a_new_conversation(net: N
     net.say(b"s", b"<3", b"Gondor")
     assert net.reply(b"s")[0] == b"u.u"
     assert (DBP, b"s") in net.bus.workers
+
+
+class Asked:
+    """A bus that asks somebody over a connection of its own, and notes what it is told."""
+
+    def __init__(self, *lines: tuple[int, bytes]) -> None:
+        self.catalog = SimpleNamespace(lines=set(lines))
+        self.workers: dict[tuple[int, bytes], Any] = {}
+        self.told: list[Any] = []
+
+    def handle(self, event: Any, now: float) -> None:
+        self.told.append(event)
+
+
+@pytest.mark.parametrize(
+    ("frames", "is_there"),
+    [
+        ([b"", b"pong", FLOAT, b"Gondor"], True),
+        ([b"anything"], True),
+        ([b"", b"noise"], True),
+        # Whoever is there now says that it is not the one we look for.
+        ([b"", b"</3", FLOAT], False),
+        ([b"</3", FLOAT], False),
+        # Behind the command it is no word of goodbye.
+        ([b"", b"o_O", b"</3"], True),
+    ],
+)
+def test_whatever_answers_a_question_is_there_unless_it_says_that_it_is_not(
+    frames: list[bytes], is_there: bool
+) -> None:
+    bus: Any = Asked((OUT, b"line"))
+    ear = OutboundEar(bus, lambda address, why, now: None)
+    ear.receive(OUT, [b"line", *frames], 5.0)
+    assert bus.told == ([events.Answered((OUT, b"line"))] if is_there else [])
+
+
+def test_a_dialled_service_that_disconnects_leaves() -> None:
+    bus: Any = Asked()
+    left: list[Any] = []
+    ear = OutboundEar(bus, lambda address, why, now: left.append((address, now)))
+    ear.receive(OUT, [b"node", b"", b"</3", FLOAT, b""], 5.0)
+    assert (bus.told, left) == ([], [((OUT, b"node"), 5.0)])
