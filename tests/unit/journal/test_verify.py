@@ -16,7 +16,7 @@ from polybus.journal import fates
 from polybus.journal import verify as verify_module
 from polybus.journal.archiver import write_note
 from polybus.journal.columns import SCHEMA
-from polybus.journal.log import OPEN
+from polybus.journal.log import OPEN, LogHead, write_head
 from polybus.journal.reader import hour_of, segment_files
 from polybus.journal.record import Row
 from polybus.journal.retention import RETAINED, Retained
@@ -484,3 +484,38 @@ def test_a_hole_tells_whose_records_are_missing_before_when_and_why(logs: Logs) 
     (hole,) = verify(logs.journal).holes
     assert (hole.broker, hole.life, hole.first, hole.last) == ("tested", "life", 2, 4)
     assert (hole.before, hole.why) == (NOW + timedelta(seconds=1), "the buffer is full")
+
+
+def test_a_life_whose_first_record_is_there_is_not_excused_by_what_was_removed(logs: Logs) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, *WHOLE)[1:]])
+    logs.archive()
+    write_note(logs.journal / RETAINED, Retained("2023-11-14T00", 1))
+    assert wrong(verify(logs.journal)) == [("P2", "life-1")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "detail", "why"),
+    [("disk", "the disk is full", "the disk is full"), ("disk", "", "disk"), ("", "", "")],
+)
+def test_why_records_are_missing(logs: Logs, reason: str, detail: str, why: str) -> None:
+    logs.write([started()])
+    logs.skip(3)
+    logs.write([Row("records_lost", NOON_US, size=3, reason=reason, detail=detail)])
+    (hole,) = verify(logs.journal).holes
+    assert hole.why == why
+
+
+def test_what_follows_damage_in_a_log_is_read(logs: Logs) -> None:
+    """A log is damaged in its middle, and the next log is whole."""
+    path = logs.write(life_of("life-1", NOON_US, *WHOLE))
+    other = logs.write(life_of("life-2", NOON_US, *WHOLE))
+    head = len(write_head(LogHead("tested", "life", 1, 0.0, {"1": "front", "2": "back"})))
+    batch = other.read_bytes()[head:]
+    other.unlink()
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(bytes(damaged) + batch)
+    verdict = verify(logs.journal)
+    assert [problem.kind for problem in verdict.problems] == ["damage"]
+    assert (verdict.requests, verdict.ends) == (1, {"replied": 1})
+    assert [(hole.first, hole.last) for hole in verdict.holes] == [(1, 3)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from polybus.core.ledger import Accepted
+from polybus.core.ledger import Accepted, Ran, ScheduleRun
 from polybus.errors import StoreDamaged, StoreError, StoreFailed, StoreFull, StoreTooNew
 from polybus.store import files, sql, verify
 from polybus.store.codec import CODECS, checksum
@@ -337,4 +337,24 @@ def test_a_closed_store_holds_no_files(tmp_path: Path) -> None:
         os.fstat(mark._file)
     # It opens them again when it is asked.
     assert [one.token for one in store.load().jobs] == [token(1)]
+    store.close()
+
+
+def test_a_transaction_that_failed_leaves_no_run_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path)
+    store.load()
+    store.write([Ran(ScheduleRun("a", 1.0, 1.5, ""))])
+
+    def full(db: object) -> None:
+        raise OSError(errno.ENOSPC, "No space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_transact", full)
+        with pytest.raises(StoreFull):
+            store.write([Ran(ScheduleRun("a", 2.0, 2.5, ""))])
+    assert [one.due_at for one in store.runs("a", 9)] == [1.0]
+    store.write([Ran(ScheduleRun("a", 3.0, 3.5, ""))])
+    assert [one.due_at for one in store.runs("a", 9)] == [3.0, 1.0]
     store.close()
