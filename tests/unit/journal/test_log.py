@@ -531,3 +531,14 @@ def test_many_pieces_and_a_system_that_takes_a_part_of_them(
     writer_module._write_all(file, pieces)
     os.close(file)
     assert (tmp_path / "log").read_bytes() == b"".join(pieces)
+
+
+def test_what_an_earlier_life_left_is_made_smaller_at_once(folder: Path) -> None:
+    for _ in range(3):
+        writer = open_writer(folder)
+        writer.append(1, bytes(100))
+        writer.stop()
+    writer = open_writer(folder, keep_bytes=1)
+    assert writer.stop() == 0
+    assert [path.stem for path in log_files(folder)] == ["000000000003"]
+    assert (writer.state().removed, writer.state().finished) == (2, 3)

@@ -205,3 +205,13 @@ def test_rows_of_several_lives_are_in_the_order_of_the_lives(logs: Logs) -> None
     (request,) = trace([logs.journal], "z-1").requests
     whats = [row["what"] for row in request.rows]
     assert whats == ["accepted", "dispatched", "requeued", "dispatched", "replied"]
+
+
+def test_what_is_archived_is_found_as_well(logs: Logs) -> None:
+    for number in range(3):
+        logs.write(desks(life_of(f"life-{number}", NOON_US + number, "replied"), b"job-%d" % number))
+        logs.archive()
+    for name in ("life-1", "job-1"):
+        assert tokens(trace([logs.journal], name)) == ["life-1"]
+    with pytest.raises(JournalMissing):
+        trace([logs.journal], "nobody")
