@@ -5,7 +5,10 @@ of the file keeps its lines and its formatting.  Some spans do not give a valid 
 parentheses that loses only one of them, for example); `apply` tells, and the sampler takes another one.
 
 What is never mutated, because no test of behaviour could or should notice it: annotations, docstrings,
-imports, `assert` statements, `if TYPE_CHECKING`, decorators, f-strings, and the text of error messages.
+imports, `assert` statements, `if TYPE_CHECKING`, decorators, f-strings, and words for people: the text of
+error messages, and any text with a space in it that is given to a call (`read_name(frame, "service name")`,
+`WorkerGone(peer, "it disconnected")`), unless the call is one that reads it (`READS_TEXT`).  A single word is
+mutated, because it may be a key or a state, unless the call only names something with it (`NAMES_IN_ERRORS`).
 """
 
 from __future__ import annotations
@@ -43,6 +46,14 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
 }
 # Calls that only inform the type checker.
 TYPING_CALLS = frozenset({"TypeVar", "NewType", "ParamSpec", "cast", "TypeAliasType"})
+# Calls that read a text with spaces in it as a program does: SQL and forms of a date.
+READS_TEXT = frozenset({"execute", "executemany", "executescript", "strftime", "strptime"})
+# Functions of `wire` that take the name of a field or command only to put it into the error that they raise.
+NAMES_IN_ERRORS = frozenset(
+    {"read_name", "read_id", "read_text", "read_json_object", "check_name", "check_id", "wrong_length"}
+    | {"bare", "_naming", "_named", "_envelope", "_exactly_two", "_between", "_is_long", "_check_joined"}
+    | {"_words", "_optional_name", "_optional_frame"}
+)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -238,7 +249,8 @@ class _Finder:
                     for test in generator.ifs:
                         yield from self._condition(place, test, ("True", "False"))
         for child in _children(node):
-            yield from self._expression(child, place)
+            if not _is_for_people(child, node):
+                yield from self._expression(child, place)
 
     def _constant(self, node: ast.Constant, place: _Place) -> Iterator[Mutant]:
         value = node.value
@@ -330,6 +342,17 @@ def _children(node: ast.expr) -> Iterator[ast.expr]:
 
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _is_for_people(node: ast.expr, parent: ast.expr) -> bool:
+    """Whether it is an argument of several words, or the name of something in an error."""
+    if not isinstance(parent, ast.Call) or node is parent.func:
+        return False
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return False
+    called = parent.func
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return name in NAMES_IN_ERRORS or (" " in node.value.strip() and name not in READS_TEXT)
 
 
 def _is_for_types(node: ast.stmt) -> bool:

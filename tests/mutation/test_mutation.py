@@ -65,6 +65,9 @@ def test_changes(before: str, after: set[str]) -> None:
         "Event = Ready | Lost",
         "T = TypeVar('T')",
         "__all__ = ['a']",
+        "x = read_name(frame, 'service name')",
+        "x = Gone(peer, why='it disconnected')",
+        "x = wrong_length('SLOTS', frames)",
     ],
 )
 def test_what_no_test_could_notice_is_left_alone(source: str) -> None:
@@ -177,3 +180,13 @@ def test_verdicts_are_kept_until_the_code_changes(tmp_path: Path, monkeypatch: p
     assert known() == [True, False]
     source.write_text("x = a < b + 1\n")
     assert known() == [False, False]
+
+
+def test_what_a_program_may_read_is_changed() -> None:
+    assert changed("x = f('word')") == {"x = f('XXword')"}
+    assert changed("x = f(' ')") == {"x = f('XX ')"}
+    assert changed("x = f(b'two words')") == {"x = f(b'XXtwo words')"}
+    assert changed("x = 'two words'") == {"x = 'XXtwo words'"}
+    assert changed("x = db.execute('BEGIN IMMEDIATE')") == {"x = db.execute('XXBEGIN IMMEDIATE')"}
+    assert changed("x = at.strftime('%d %H')") == {"x = at.strftime('XX%d %H')"}
+    assert changed("x = f('two words', 0)") == {"x = f('two words', 1)"}

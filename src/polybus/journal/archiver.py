@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
@@ -89,15 +87,12 @@ class Report(Struct, frozen=True):
 class Archiver:
     """Archives the journal in a folder; only one at a time may."""
 
-    def __init__(
-        self, journal: Path, rows: int = SEGMENT_ROWS, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, journal: Path, rows: int = SEGMENT_ROWS) -> None:
         self._open = journal / OPEN_LOGS
         self._segments = journal / SEGMENTS
         self._plan = journal / PLAN
         self._state_file = journal / STATE
         self._rows = rows
-        self._wall = wall
         make_folder(self._segments)
         self._state = read_note(self._state_file, State) or State()
 

@@ -186,13 +186,16 @@ def _readable(db: sqlite3.Connection, table: str) -> Iterator[_Row]:
             yield row
             low = row[0]
         beyond, step = _rows(db, table, "above", low, 1), 1
+        if beyond == []:
+            return
         while beyond is None and step < _FURTHEST:
             beyond = _rows(db, table, "above", low + step, 1)
             step *= 2
-        if not beyond:
+        if beyond is None:
             return
         yield from beyond
-        reached = beyond[0][0]
+        # A step may lead beyond the last row: then everything behind the page is below that place.
+        reached = beyond[0][0] if beyond else low + step
         for row in _walk(db, table, "below", reached):
             if row[0] <= low:
                 break

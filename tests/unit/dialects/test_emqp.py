@@ -800,3 +800,116 @@ def test_one_queue_too_many_ends_in_a_goodbye() -> None:
     inform(ex, queues=b'[[10, "a"], [10, "b"]]', slots=0)
     assert ex.one(WORKERS, b"w")[2] == b"KBYE"
     assert not ex.bus.workers
+
+
+# -- a broker that may be stopped from here -------------------------------------------------------
+
+
+@pytest.mark.conforms("EMQP-8")
+@pytest.mark.parametrize("lead", [[b""], []])
+def test_where_disconnect_is_allowed_it_is_acknowledged_and_no_new_work_is_taken(lead: list[bytes]) -> None:
+    stopped: list[bool] = []
+    ex = Exchange()
+    emqp = Emqp(ex.bus, wall=lambda: 0.0, on_disconnect=lambda: stopped.append(True))
+    ex.listen(CLIENTS, RouterEar(ex.bus, "emqp", emqp.client_tags))
+    ex.send(CLIENTS, b"p", *lead, TAG, b"DISCONNECT", b"d-1")
+    frames = ex.one(CLIENTS, b"p")
+    assert frames[: len(lead) + 2] == [*lead, TAG, b"ACK"]
+    assert frames[-1] == b"d-1"
+    assert stopped == [True]
+    # Whoever stopped it is told goodbye like the others.
+    (goodbye,) = emqp.goodbyes()
+    assert goodbye.peer == (CLIENTS, b"p")
+    ask(ex)
+    assert msgspec.json.decode(answers(ex)[0][1])["error"] == "draining"
+
+
+def test_of_the_fewest_clients_two_are_remembered() -> None:
+    clients = RecentClients(2)
+    for name in (b"a", b"b", b"c"):
+        clients.note((1, name), 2)
+    assert list(clients) == [((1, b"b"), 2), ((1, b"c"), 2)]
+    clients.forget((1, b"b"))
+    clients.forget((1, b"c"))
+    clients.forget((1, b"stranger"))
+    assert list(clients) == []
+    assert len(list(RecentClients(0))) == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "is_passed_on"),
+    [
+        (b'["run", {}]', True),
+        (b'{"do": "sweep"}', True),
+        (b'["run"]', False),
+        (b"no JSON", False),
+    ],
+)
+def test_a_strict_broker_passes_the_long_form_on_only_if_the_times_can_go_into_the_message(
+    message: bytes, is_passed_on: bool
+) -> None:
+    ex = broker(strict=True)
+    say(ex, CLIENTS, b"s", b"INFORM", b"i", b"", b"scheduler")
+    ex.got(CLIENTS, b"s")
+    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"", b"60", message, b"")
+    passed = [frames[3:-1] for frames in ex.got(CLIENTS, b"s")]
+    assert passed == ([[b"m-1", b"default", b""]] if is_passed_on else [])
+    if not is_passed_on:
+        (answer,) = [frames for frames in ex.got(CLIENTS, b"c") if frames[2] == b"REPLY"]
+        assert any(b"no_document_form" in frame for frame in answer)
+    # Where nobody is passed anything, the broker keeps the schedule itself, whatever the message is.
+    alone = broker(strict=True)
+    say(alone, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"nohaste", b"60", message, b"")
+    assert len(alone.bus.book.schedules) == 1
+
+
+def test_the_documents_form_goes_to_strict_schedulers_as_it_came() -> None:
+    ex = broker(strict=True)
+    say(ex, CLIENTS, b"s", b"INFORM", b"i", b"", b"scheduler")
+    ex.got(CLIENTS, b"s")
+    say(ex, CLIENTS, b"c", b"SCHEDULE", b"m-1", b"default", b"", b"60", b'["run", {}]', b"")
+    assert msgspec.json.decode(ex.one(CLIENTS, b"s")[-1]) == ["run", {"interval_secs": 60}]
+    say(ex, CLIENTS, b"c", b"UNSCHEDULE", b"m-2", b"default", b"", b"-1", b'["run", {}]', b"")
+    assert ex.one(CLIENTS, b"s")[2:] == [b"UNSCHEDULE", b"m-2", b"default", b"", b'["run", {}]']
+
+
+@pytest.mark.parametrize(
+    ("frames", "is_answered"),
+    [
+        ([b"NO_COMMAND", b"m-1"], True),
+        ([b"NO_COMMAND"], False),
+        ([b"NO_COMMAND", b""], False),
+        ([b"NO_COMMAND", bytes(256)], False),
+    ],
+)
+def test_an_error_needs_an_id_to_be_told(frames: list[bytes], is_answered: bool) -> None:
+    ex = broker()
+    say(ex, CLIENTS, b"c", *frames)
+    got = ex.got(CLIENTS, b"c")
+    assert [msgspec.json.decode(answer[4])["error"] for answer in got] == (
+        ["unknown_command"] if is_answered else []
+    )
+    assert ex.bus.counters.invalid == 1
+
+
+def test_ids_of_the_brokers_own_messages_are_numbered_in_its_life() -> None:
+    ex = broker()
+    inform(ex, slots=0)
+    inform(ex, b"v", slots=0)
+    ids = [ex.one(WORKERS, name)[3] for name in (b"w", b"v")]
+    assert ids == [b"n.1", b"n.2"]
+
+
+def test_a_client_that_speaks_again_takes_no_place_of_another() -> None:
+    clients = RecentClients(4)
+    for name in (b"a", b"b", b"a", b"c", b"d"):
+        clients.note((1, name), 2)
+    assert {client for client, _ in clients} == {(1, b"a"), (1, b"b"), (1, b"c"), (1, b"d")}
+
+
+def test_an_error_says_what_is_wrong() -> None:
+    ex = broker()
+    say(ex, CLIENTS, b"c", b"NO_COMMAND", b"m-1")
+    error = msgspec.json.decode(ex.one(CLIENTS, b"c")[4])
+    assert sorted(error) == ["detail", "error"]
+    assert "NO_COMMAND" in error["detail"]

@@ -618,3 +618,10 @@ def test_a_worker_of_one_dialect_is_spoken_to_in_its_own(house: Household) -> No
     order = house.order(b"w2")
     # The client has no id: the worker still gets one, and it is the token.
     assert order[4] == order[2] != b""
+
+
+@pytest.mark.parametrize("talk", TALKS)
+def test_workers_are_shown_with_their_dialect(house: Household, talk: Talk) -> None:
+    house.send(WORKERS, b"w", *talk.ready(b"echo"))
+    (worker,) = house.bus.workers.values()
+    assert worker.voice.dialect == {b"MDPW01": "mdp1", b"MDPW02": "mdp2", b"MDRW01": "mdr"}[talk.worker]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,20 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from polybus.journal.archiver import OPEN_LOGS, SEGMENTS, Archiver, Report
+from polybus.errors import JournalDamaged
+from polybus.journal import archiver as archiver_module
+from polybus.journal.archiver import (
+    OPEN_LOGS,
+    PLAN,
+    SEGMENTS,
+    STATE,
+    Archiver,
+    Plan,
+    Report,
+    State,
+    read_note,
+    write_note,
+)
 from polybus.journal.log import FINISHED, OPEN, LogHead, log_files, log_path, write_batch, write_head
 from polybus.journal.record import Row, write_row
 
@@ -165,3 +179,105 @@ def _archive_with_a_kill(journal: Path, after: int, monkeypatch: pytest.MonkeyPa
         except Killed:
             return False
     return True
+
+
+def test_a_log_without_a_head_costs_no_other(tmp_path: Path) -> None:
+    for number in range(3):
+        write_log(tmp_path, number + 1, number * 10 + 1, 10)
+    path = log_path(tmp_path / OPEN_LOGS, 1, FINISHED)
+    path.write_bytes(b"no log at all")
+    report = archive(tmp_path)
+    assert (report.logs, report.rows, report.lost) == (3, 21, 10)
+    assert [str(path) in text for text in report.damage] == [True]
+    assert [found.name for found in (tmp_path / OPEN_LOGS).iterdir()] == [path.with_suffix(".damaged").name]
+
+
+def test_a_batch_that_was_written_wrong_leaves_a_hole(tmp_path: Path) -> None:
+    """Its checksum is right, so nothing but its content tells."""
+    folder = tmp_path / OPEN_LOGS
+    folder.mkdir(parents=True)
+    head = write_head(LogHead("tested", "life", 1, 0.0, {}))
+    rows = [write_row(Row("beat", NOON_US + n)) for n in range(3)]
+    wrong = write_batch(2, 5, rows[1])
+    path = log_path(folder, 1, FINISHED)
+    path.write_bytes(head + write_batch(1, 1, rows[0]) + wrong + write_batch(7, 1, rows[2]))
+    report = archive(tmp_path)
+    (damage,) = report.damage
+    assert damage.startswith(f"{path}: at byte {len(head) + len(write_batch(1, 1, rows[0]))}: ")
+    assert report.lost == 5
+    found = [(row["what"], row["seq"], row["size"]) for row in stored(tmp_path).to_pylist()]
+    assert sorted(found, key=lambda one: one[1]) == [("beat", 1, 0), ("hole", 6, 5), ("beat", 7, 0)]
+    (hole,) = [row for row in stored(tmp_path).to_pylist() if row["what"] == "hole"]
+    assert hole["at"] == datetime.fromtimestamp((NOON_US + 2) / 1e6, UTC)
+    assert hole["detail"] == "5 records are missing: they could not be written, or were damaged"
+    assert path.with_suffix(".damaged").exists()
+
+
+def test_what_the_archiver_remembers(tmp_path: Path) -> None:
+    write_log(tmp_path, 3, 1, 5)
+    write_log(tmp_path, 7, 1, 2, life="next")
+    archiver = Archiver(tmp_path)
+    sizes = [path.stat().st_size for path in log_files(tmp_path / OPEN_LOGS)]
+    assert (archiver.waiting_bytes(), archiver.last_log) == (sum(sizes), 0)
+    assert archiver.turn().logs == 2
+    assert (archiver.waiting_bytes(), archiver.last_log) == (0, 7)
+    assert read_note(tmp_path / STATE, State) == State({"life": 6, "next": 3}, 1, 7)
+    assert not (tmp_path / PLAN).exists()
+    # A lower number that comes later changes nothing.
+    write_log(tmp_path, 5, 3, 1, life="next")
+    assert archiver.turn().logs == 1
+    assert read_note(tmp_path / STATE, State) == State({"life": 6, "next": 4}, 2, 7)
+
+
+def test_only_the_last_lives_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archiver_module, "LIVES", 2)
+    for number in range(4):
+        write_log(tmp_path, number + 1, 1, 1, life=f"life-{number}")
+    archive(tmp_path)
+    state = read_note(tmp_path / STATE, State)
+    assert state is not None
+    assert state.next == {"life-2": 2, "life-3": 2}
+
+
+def test_a_plan_whose_segments_are_there_is_only_cleaned_up(tmp_path: Path) -> None:
+    write_log(tmp_path, 1, 1, 5)
+    write_log(tmp_path, 2, 6, 5)
+    first, second = log_files(tmp_path / OPEN_LOGS)
+    first.unlink()
+    # The second is damaged and the first is gone already: the archiver died in the middle of it.
+    write_note(tmp_path / PLAN, Plan([first.name, second.name], "name", {"life": 11}, True, [second.name]))
+    assert Archiver(tmp_path).turn() == Report(2)
+    assert [path.name for path in (tmp_path / OPEN_LOGS).iterdir()] == ["000000000002.damaged"]
+    assert read_note(tmp_path / STATE, State) == State({"life": 11}, 0, 2)
+    assert not (tmp_path / PLAN).exists()
+
+
+def test_a_segment_takes_no_more_logs_than_make_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        write_log(tmp_path, number + 1, number * 10 + 1, 10)
+    size = log_files(tmp_path / OPEN_LOGS)[0].stat().st_size
+    monkeypatch.setattr(archiver_module, "SEGMENT_BYTES", 2 * size + size // 2)
+    assert [Archiver(tmp_path).turn().logs for _ in range(4)] == [2, 2, 2, 0]
+    # One that is larger than that goes alone.
+    monkeypatch.setattr(archiver_module, "SEGMENT_BYTES", size // 2)
+    for number in range(2):
+        write_log(tmp_path, number + 11, number * 10 + 61, 10)
+    assert [Archiver(tmp_path).turn().logs for _ in range(3)] == [1, 1, 0]
+
+
+def test_a_note_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    assert read_note(tmp_path / STATE, State) is None
+    for content in (b"{", b"\xff", b'{"next": 5}'):
+        (tmp_path / STATE).write_bytes(content)
+        with pytest.raises(JournalDamaged, match="Nothing is archived without it"):
+            read_note(tmp_path / STATE, State)
+
+
+def test_logs_of_which_nothing_is_left_make_no_segment(tmp_path: Path) -> None:
+    write_log(tmp_path, 1, 1, 5)
+    log_path(tmp_path / OPEN_LOGS, 1, FINISHED).write_bytes(b"no log at all")
+    report = Archiver(tmp_path).turn()
+    assert (report.logs, report.rows, report.segments, len(report.damage)) == (1, 0, (), 1)
+    assert not list((tmp_path / SEGMENTS).iterdir())

@@ -46,3 +46,8 @@ def test_one_that_makes_no_sense() -> None:
     odd = Batch(3, 2, batch(3).payload[:-4], 300)
     assert seen([batch(1), odd, batch(5)]) == [[1, 2], ("senseless", 3, 300), [5, 6]]
     assert seen([odd]) == [("senseless", 3, 300)]
+
+
+def test_neighbours_of_different_sizes_are_joined() -> None:
+    assert seen([batch(1, 1), batch(2, 3), batch(5, 1), batch(6, 2)]) == [[1, 2, 3, 4, 5, 6, 7]]
+    assert seen([batch(1, 1), batch(2, 3), batch(3, 1)]) == [[1, 2, 3, 4], [3]]

@@ -439,3 +439,106 @@ def test_room_for_exactly_two_logs_keeps_two(folder: Path) -> None:
         assert writer.state().removed == max(0, number - 1) - max(0, number - 2)
     assert len(set(sizes)) == 1
     assert len(list(log_files(folder))) == 2
+
+
+def test_records_that_come_one_after_the_other_go_into_one_log(folder: Path) -> None:
+    writer = open_writer(folder, roll_s=3600.0)
+    for number in range(1, 4):
+        writer.append(1, b"%d" % number)
+        until(lambda number=number: writer.state().written == number)  # type: ignore[misc]
+    assert writer.state().finished == 0
+    writer.stop()
+    assert [batch[0] for batch in records_in(folder)] == [1, 2, 3]
+    assert len(list(log_files(folder))) == 1
+    assert writer.state().finished == 1
+
+
+def test_a_log_that_cannot_be_begun_is_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that tries again every second must not run out of files."""
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(writer_module, "sync_folder", refuse)
+    monkeypatch.setattr(writer_module, "RETRY_S", 0.001)
+    writer = open_writer(folder)
+    for number in range(1, 4):
+        writer.append(1, b"lost")
+        until(lambda number=number: writer.state().lost == number)  # type: ignore[misc]
+    assert writer.stop() == 3
+    assert held_in(folder) == []
+
+
+def held_in(folder: Path) -> list[str]:
+    """The files of a folder that this process has open."""
+    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    paths = [os.readlink(link) for link in links if link.is_symlink()]
+    return [path for path in paths if path.startswith(str(folder))]
+
+
+def test_a_finished_log_is_closed(folder: Path) -> None:
+    writer = open_writer(folder)
+    writer.append(1, b"one")
+    until(lambda: writer.state().written == 1)
+    writer.stop()
+    assert held_in(folder) == []
+
+
+def test_what_the_journal_says_of_itself(folder: Path) -> None:
+    writer = open_writer(folder, waiting_bytes=10)
+    writer.append(1, b"kept")
+    until(lambda: writer.state().written == 1)
+    until(lambda: writer.state().waiting_bytes == 0)
+    writer.append(2, bytes(11))
+    state = writer.state()
+    assert (state.written, state.lost, state.overflowed, state.refusal) == (1, 2, 2, "")
+    assert writer.waiting_bytes == 0
+    assert writer.stop() == 2
+
+
+def test_the_journal_remembers_why_the_disk_refused_records(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "RETRY_S", 0.001)
+    writer = open_writer(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(writer_module.os, "fdatasync", no_disk)
+        writer.append(2, b"lost")
+        until(lambda: writer.state().lost == 2)
+    writer.append(1, b"kept")
+    until(lambda: writer.state().written == 1)
+    until(lambda: not writer.state().trouble)
+    state = writer.state()
+    assert "Input/output error" in state.refusal
+    assert (state.overflowed, state.lost) == (0, 2)
+    writer.stop()
+    assert list(records_in(folder)) == [(3, 1, b"kept")]
+
+
+def no_disk(file: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_many_pieces_and_a_system_that_takes_a_part_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "PIECES", 3)
+    writev, write = os.writev, os.write
+    monkeypatch.setattr(writer_module.os, "writev", lambda file, some: writev(file, [b"".join(some)[:4]]))
+    monkeypatch.setattr(writer_module.os, "write", lambda file, rest: write(file, rest[:2]))
+    pieces = [b"%d--" % number for number in range(10)]
+    file = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+    writer_module._write_all(file, pieces)
+    os.close(file)
+    assert (tmp_path / "log").read_bytes() == b"".join(pieces)
+
+
+def test_what_an_earlier_life_left_is_made_smaller_at_once(folder: Path) -> None:
+    for _ in range(3):
+        writer = open_writer(folder)
+        writer.append(1, bytes(100))
+        writer.stop()
+    writer = open_writer(folder, keep_bytes=1)
+    assert writer.stop() == 0
+    assert [path.stem for path in log_files(folder)] == ["000000000003"]
+    assert (writer.state().removed, writer.state().finished) == (2, 3)

@@ -386,3 +386,38 @@ def test_options_are_told_as_far_as_they_are_asked_for() -> None:
         assert ("then" in json.loads(text)) == is_whole
         assert json.loads(text)["retries"] == 2
     assert options_text(JobOptions(other=("x" * 65_536,))) == ""
+
+
+def test_every_fact_of_a_request_is_in_its_record() -> None:
+    body = [b"ab", b"c"]
+    client, service = Client((3, b"client")), Service(b"s")
+    request = new_request(b"t", b"r", client, Speaks("mdr"), service, body, 3, PLAIN_CALL, 8.25, 99.0)
+    for kind in RECORDERS:
+        recorder = kind(1000)
+        recorder.note_request("expired", request, 10.5, 100.0, "why", "more", None)
+        (row,) = read_rows(recorder.take()[1])
+        # No worker has it, and it was never given to one.
+        assert row == Row(
+            "expired",
+            110_500_000,
+            client_dialect="mdr",
+            accepted_at=108_250_000,
+            size=3,
+            client_link=3,
+            token=b"t",
+            request_id=b"r",
+            service=b"s",
+            client=b"client",
+            reason="why",
+            detail="more",
+        )
+    request.voice = None
+    recorder = PlainRecorder(1000)
+    recorder.note_request("expired", request, 10.5, 100.0, "", "", None)
+    (row,) = read_rows(recorder.take()[1])
+    assert (row.client_dialect, row.detail) == ("", "")
+
+
+def test_only_five_columns_have_a_value_in_every_row() -> None:
+    required = [field.name for field in columns.SCHEMA if not field.nullable]
+    assert required == ["broker", "life", "seq", "at", "what"]

@@ -134,3 +134,84 @@ def test_over_restarts_and_with_lost_answers(logs: Logs) -> None:
     assert [(life.name, life.stopped_at is None) for life in found.lives] == [("life", True), ("next", False)]
     assert request.end is not None
     assert request.end["what"] == "replied"
+
+
+def test_over_a_bridge_the_way_counts_and_not_the_clocks(tmp_path: Path) -> None:
+    """The clocks of three brokers go the other way round than their request."""
+    places = [Logs(tmp_path / name, "polybus") for name in "abc"]
+    over: dict[str, Any] = {"worker_dialect": "bridge", "worker": b"next"}
+    came: dict[str, Any] = {"client_dialect": "bridge", "client": b"before", "request_id": b"one-1/0"}
+    first = life_of("one-1", NOON_US + 2 * SECOND_US, "dispatched", "replied")
+    places[0].write([first[0], *of(first[1:], **over)], life="one")
+    second = of(life_of("two-1", NOON_US + SECOND_US, "dispatched", "replied"), **came)
+    places[1].write([second[0], *of(second[1:], **over)], life="two")
+    places[2].write(of(life_of("three-1", NOON_US, "dispatched", "replied"), **came), life="three")
+    journals = [each.journal for each in places]
+    for order in (journals, journals[::-1]):
+        assert tokens(trace(order, "one-1")) == ["one-1", "two-1", "three-1"]
+
+
+def test_how_a_request_ended_the_last_time(logs: Logs) -> None:
+    logs.write(life_of("life-1", NOON_US, "dispatched", "failed", "dead"))
+    (request,) = trace([logs.journal], "life-1").requests
+    assert (request.end or {})["what"] == "failed"
+    assert (request.first["what"], request.request_id, request.broker) == ("accepted", "id-life-1", "tested")
+    # An operator queued it again.
+    logs.write(life_of("life-1", NOON_US + SECOND_US))
+    assert trace([logs.journal], "life-1").requests[0].end is None
+    logs.write(life_of("life-1", NOON_US + SECOND_US, "dispatched")[1:])
+    assert trace([logs.journal], "life-1").requests[0].end is None
+    logs.write(life_of("life-1", NOON_US + 2 * SECOND_US, "replied")[1:])
+    assert (trace([logs.journal], "life-1").requests[0].end or {})["what"] == "replied"
+
+
+def test_exactly_as_many_as_anybody_reads(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "MOST", 5)
+    for number in range(5):
+        logs.write(desks(life_of(f"life-{number}", NOON_US, "replied"), b"all/%d" % number))
+    found = trace([logs.journal], "all")
+    assert (len(found.requests), found.is_cut) == (5, False)
+
+
+def test_damage_is_told_once(logs: Logs) -> None:
+    logs.write(desks(life_of("life-1", NOON_US, "replied"), b"job"))
+    damaged = logs.write(life_of("life-2", NOON_US, "replied"))
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    told: list[str] = []
+    assert tokens(trace([logs.journal], "job", told.append)) == ["life-1"]
+    assert len(told) == 1
+    assert str(damaged) in told[0]
+
+
+def test_a_request_of_another_client_with_the_same_id_does_not_belong_to_a_job(logs: Logs) -> None:
+    logs.write(desks(life_of("life-1", NOON_US, "replied"), b"job"))
+    logs.write(of(life_of("life-2", NOON_US + 9, "replied"), request_id=b"job"))
+    assert tokens(trace([logs.journal], "life-2")) == ["life-2"]
+    # A client of a dialect may be called jobs, too.
+    logs.write(of(life_of("life-3", NOON_US + 10, "replied"), request_id=b"job", client=b"jobs"))
+    assert tokens(trace([logs.journal], "life-3")) == ["life-3"]
+
+
+def test_the_beginning_of_an_id_that_several_steps_have_is_one_job(logs: Logs) -> None:
+    for number in (1, 2):
+        logs.write(desks(life_of(f"life-{number}", NOON_US + number, "replied"), b"job-of-today"))
+    assert tokens(trace([logs.journal], "job-of")) == ["life-1", "life-2"]
+
+
+def test_rows_of_several_lives_are_in_the_order_of_the_lives(logs: Logs) -> None:
+    """Names of lives say nothing about their order, and numbers begin anew in each."""
+    logs.write([Row("started", NOON_US), *life_of("z-1", NOON_US, "dispatched")], life="z")
+    logs.write(life_of("z-1", NOON_US + SECOND_US, "requeued", "dispatched", "replied")[1:], life="a")
+    (request,) = trace([logs.journal], "z-1").requests
+    whats = [row["what"] for row in request.rows]
+    assert whats == ["accepted", "dispatched", "requeued", "dispatched", "replied"]
+
+
+def test_what_is_archived_is_found_as_well(logs: Logs) -> None:
+    for number in range(3):
+        logs.write(desks(life_of(f"life-{number}", NOON_US + number, "replied"), b"job-%d" % number))
+        logs.archive()
+    for name in ("life-1", "job-1"):
+        assert tokens(trace([logs.journal], name)) == ["life-1"]
+    with pytest.raises(JournalMissing):
+        trace([logs.journal], "nobody")

@@ -16,7 +16,7 @@ from polybus.journal import fates
 from polybus.journal import verify as verify_module
 from polybus.journal.archiver import write_note
 from polybus.journal.columns import SCHEMA
-from polybus.journal.log import OPEN
+from polybus.journal.log import OPEN, LogHead, write_head
 from polybus.journal.reader import hour_of, segment_files
 from polybus.journal.record import Row
 from polybus.journal.retention import RETAINED, Retained
@@ -416,3 +416,106 @@ def test_a_journal_that_moves_all_the_time_is_given_up(logs: Logs, monkeypatch: 
     # As long as the last try succeeds there is a verdict.
     tries, moves = 0, verify_module.TRIES - 1
     assert verify(logs.journal).requests == 1
+
+
+def test_what_a_verdict_tells_of_the_journal_as_a_whole(logs: Logs, tmp_path: Path) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, *WHOLE)])
+    logs.archive()
+    logs.write([Row("beat", NOON_US + HOUR_US)])
+    logs.write([started(NOON_US + 2 * HOUR_US), stopped(NOON_US + 3 * HOUR_US)], life="next")
+    told: list[tuple[int, int]] = []
+    verdict = verify(logs.journal, progress=lambda done, total: told.append((done, total)))
+    assert (verdict.segments, verdict.logs, verdict.rows) == (1, 2, 7)
+    assert (verdict.requests, verdict.brokers, verdict.lives, verdict.killed) == (1, 1, 2, 1)
+    assert (verdict.first_at, verdict.last_at) == (NOW, NOW + timedelta(hours=3))
+    assert not verdict.has_store
+    assert verify(logs.journal, kept={}.get).has_store
+    assert verify(logs.journal, is_running=True).killed == 1
+    sizes = [path.stat().st_size for path in segment_files(logs.journal)]
+    sizes += [path.stat().st_size for path in sorted((logs.journal / "open").iterdir())]
+    reached = [sum(sizes[: number + 1]) for number in range(3)]
+    assert told == [(done, sum(sizes)) for done in (*reached, sum(sizes))]
+    nothing = verify(tmp_path / "nothing")
+    assert (nothing.first_at, nothing.last_at, nothing.brokers) == (None, None, 0)
+
+
+def test_the_life_that_runs_was_not_killed(logs: Logs) -> None:
+    logs.write([started()])
+    assert (verify(logs.journal, is_running=True).killed, verify(logs.journal).killed) == (0, 1)
+
+
+def test_a_log_that_goes_while_it_is_read_only_spoils_the_progress(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = logs.write([started(), *life_of("life-1", NOON_US, *WHOLE)])
+    read = verify_module.read_logs
+
+    def gone_meanwhile(*arguments: object) -> object:
+        path.unlink()
+        return read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verify_module, "read_logs", gone_meanwhile)
+    told: list[tuple[int, int]] = []
+    size = path.stat().st_size
+    verdict = verify(logs.journal, progress=lambda done, total: told.append((done, total)))
+    assert (verdict.requests, told) == (1, [(0, size), (size, size)])
+
+
+def test_only_the_first_of_many_are_named_and_all_are_counted(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_module, "NAMED", 3)
+    logs.write([started(), *(row for n in range(5) for row in life_of(f"life-{n}", NOON_US))])
+    verdict = verify(logs.journal)
+    assert verdict.counts == {"lost": 5}
+    assert [fate.token for fate in verdict.fates["lost"]] == ["life-0", "life-1", "life-2"]
+
+
+def test_a_problem_names_the_request_and_its_service(logs: Logs) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, "replied")])
+    (problem,) = verify(logs.journal).problems
+    assert problem.text == "request life-1 (echo): it was answered but never given to a worker"
+
+
+def test_a_hole_tells_whose_records_are_missing_before_when_and_why(logs: Logs) -> None:
+    logs.write([started()])
+    logs.skip(3)
+    logs.write([loss(NOON_US + SECOND_US, 3)])
+    (hole,) = verify(logs.journal).holes
+    assert (hole.broker, hole.life, hole.first, hole.last) == ("tested", "life", 2, 4)
+    assert (hole.before, hole.why) == (NOW + timedelta(seconds=1), "the buffer is full")
+
+
+def test_a_life_whose_first_record_is_there_is_not_excused_by_what_was_removed(logs: Logs) -> None:
+    logs.write([started(), *life_of("life-1", NOON_US, *WHOLE)[1:]])
+    logs.archive()
+    write_note(logs.journal / RETAINED, Retained("2023-11-14T00", 1))
+    assert wrong(verify(logs.journal)) == [("P2", "life-1")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "detail", "why"),
+    [("disk", "the disk is full", "the disk is full"), ("disk", "", "disk"), ("", "", "")],
+)
+def test_why_records_are_missing(logs: Logs, reason: str, detail: str, why: str) -> None:
+    logs.write([started()])
+    logs.skip(3)
+    logs.write([Row("records_lost", NOON_US, size=3, reason=reason, detail=detail)])
+    (hole,) = verify(logs.journal).holes
+    assert hole.why == why
+
+
+def test_what_follows_damage_in_a_log_is_read(logs: Logs) -> None:
+    """A log is damaged in its middle, and the next log is whole."""
+    path = logs.write(life_of("life-1", NOON_US, *WHOLE))
+    other = logs.write(life_of("life-2", NOON_US, *WHOLE))
+    head = len(write_head(LogHead("tested", "life", 1, 0.0, {"1": "front", "2": "back"})))
+    batch = other.read_bytes()[head:]
+    other.unlink()
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(bytes(damaged) + batch)
+    verdict = verify(logs.journal)
+    assert [problem.kind for problem in verdict.problems] == ["damage"]
+    assert (verdict.requests, verdict.ends) == (1, {"replied": 1})
+    assert [(hole.first, hole.last) for hole in verdict.holes] == [(1, 3)]

@@ -12,11 +12,13 @@ import pytest
 
 from polybus.core.ledger import Accepted
 from polybus.errors import ConfigError, StoreDamaged
-from polybus.store import files
+from polybus.store import files, sql
 from polybus.store import salvage as salvage_module
+from polybus.store.mark import Mark
 from polybus.store.memory import MemoryStore
 from polybus.store.salvage import Report, TableReport, salvage
 from polybus.store.sqlite import SqliteStore
+from polybus.store.verify import Meta
 from support.ledgers import everything, job, some_life, token
 
 
@@ -242,3 +244,95 @@ def test_rows_of_a_damaged_tree_that_lead_back_are_no_way_out(
     db: Any = Circle(*numbers)
     found = salvage_module._rows(db, "job", way, 5, 500)
     assert found == (db.fetchall() if is_taken else None)
+
+
+class Torn:
+    """A table of which some rows cannot be read: whoever comes across one of them gets an error."""
+
+    def __init__(self, rows: range, torn: set[int]) -> None:
+        self._rows, self._torn = rows, torn
+        self.reads = 0
+
+    def execute(self, text: str, values: tuple[int, int]) -> Torn:
+        number, limit = values
+        self.reads += 1
+        if text == sql.query("above", "job"):
+            found = [row for row in self._rows if row > number][:limit]
+        else:
+            found = [row for row in reversed(self._rows) if row < number][:limit]
+        if self._torn.intersection(found):
+            raise sqlite3.DatabaseError("database disk image is malformed")
+        self._found = found
+        return self
+
+    def fetchall(self) -> list[tuple[int, bytes, int]]:
+        return [(row, b"", 0) for row in self._found]
+
+
+@pytest.mark.parametrize(
+    ("rows", "torn"),
+    [
+        (range(1, 30), set()),
+        (range(1, 30), {1}),
+        (range(1, 30), {29}),
+        (range(1, 30), {5, 6, 7}),
+        (range(1, 30), {5, 20}),
+        (range(1, 30), set(range(3, 28))),
+        (range(1, 30), set(range(1, 30))),
+        (range(1, 2000), {700, 701, 1500}),
+        (range(1, 100_000, 1000), {1001, 50_001, 51_001}),
+        (range(0), set()),
+    ],
+)
+def test_every_row_that_can_be_reached_by_its_number_is_read_once(rows: range, torn: set[int]) -> None:
+    db: Any = Torn(rows, torn)
+    found = [row[0] for row in salvage_module._readable(db, "job")]
+    # Over a torn row it is only known by steps where the next one is: what is between is found from behind.
+    assert sorted(found) == [row for row in rows if row not in torn]
+    assert db.reads < 5000
+
+
+@pytest.mark.parametrize(
+    ("mark", "commit", "notes"),
+    [
+        (7, 7, []),
+        (7, 9, []),
+        (9, 7, ["the last 2 commits are lost: jobs accepted in them are gone"]),
+        (9, None, []),
+        (None, 7, ["store.mark is missing or not whole: the last commits may be lost"]),
+    ],
+)
+def test_the_mark_tells_how_many_commits_are_lost(
+    tmp_path: Path, mark: int | None, commit: int | None, notes: list[str]
+) -> None:
+    if mark is not None:
+        Mark.create(tmp_path / files.MARK, mark)
+    report = Report("", "")
+    meta = None if commit is None else Meta(sql.version(), commit, {})
+    salvage_module._compare_mark(tmp_path, meta, report)
+    assert [note[: len(notes[0])] for note in report.notes] == notes
+
+
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [(StoreDamaged("store.db", "it is torn"), "it is torn; so"), (sqlite3.DatabaseError("no"), "no; so")],
+)
+def test_what_is_wrong_is_noted_with_its_consequence(error: Exception, note: str) -> None:
+    def fails() -> None:
+        raise error
+
+    report = Report("", "")
+    assert salvage_module._note(report, "; so", fails) is None
+    assert report.notes == [note]
+    assert salvage_module._note(report, "; so", lambda: 5) == 5
+    assert report.notes == [note]
+
+
+def test_the_copy_that_salvage_works_on_is_gone_afterwards(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    salvage(source, tmp_path / "new")
+    assert not (tmp_path / "new" / ".salvage").exists()
+    with pytest.raises(ConfigError, match="is not empty"):
+        salvage(source, tmp_path / "new")
+    with pytest.raises(ConfigError, match=r"there is no store\.db"):
+        salvage(tmp_path / "nowhere", tmp_path / "another")

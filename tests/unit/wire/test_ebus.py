@@ -345,3 +345,96 @@ def test_what_we_must_not_send(write: object) -> None:
     assert callable(write)
     with pytest.raises(LocalProtocolError):
         write()
+
+
+@pytest.mark.parametrize("ttl_ms", [0, 1, ebus.MAX_TTL_MS])
+def test_the_shortest_and_the_longest_time_to_live(ttl_ms: int) -> None:
+    for body in ([], [b"data"]):
+        frames = ebus.write_from_client(ebus.Request(b"echo", b"id-1", body, ttl_ms))
+        assert frames == [C, b"REQ", b"echo", b"id-1", *(body or [b""]), b"%d" % ttl_ms]
+        assert ebus.read_from_client(frames) == ebus.Request(b"echo", b"id-1", body or [b""], ttl_ms)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "meant"),
+    [(b"0", 0), (b"0000000007", 7), (b"0.5", 0), (b"7." + b"0" * 20, 7), (b"2147483648.9", ebus.MAX_TTL_MS)],
+)
+def test_a_time_to_live_at_the_limits_of_its_form(ttl: bytes, meant: int) -> None:
+    assert ebus.read_ttl(ttl) == meant
+
+
+@pytest.mark.parametrize("credit", [1, ebus.MAX_CREDIT])
+def test_the_smallest_and_the_largest_credit(credit: int) -> None:
+    frames = ebus.write_from_worker(ebus.Ready(b"echo", credit))
+    assert frames == [W, b"READY", b"", b"echo", b"%d" % credit]
+    assert ebus.read_from_worker(frames) == ebus.Ready(b"echo", credit)
+    with pytest.raises(LocalProtocolError):
+        ebus.write_from_worker(ebus.Ready(b"echo", ebus.MAX_CREDIT + 1))
+    for wrong in (b"0", b"%d" % (ebus.MAX_CREDIT + 1), b"00000001", b"", Opaque(b"1")):
+        assert refused(lambda wrong=wrong: ebus.read_from_worker([*frames[:4], wrong])) == "bad_credit"
+
+
+@pytest.mark.parametrize(
+    ("frames", "least", "most"),
+    [
+        ([C, b"REQ", b"echo", b"id"], 4, 6),
+        ([C, b"CANCEL", b"echo", b"id"], 4, 4),
+        ([C, b"REJECT", b"id"], 2, 4),
+        ([C, b"SERVICES"], 2, 4),
+        ([C, b"WORKERS"], 2, 4),
+        ([C, b"HEARTBEAT"], 2, MAX_BODY_FRAMES),
+    ],
+)
+def test_how_many_frames_a_client_may_send(frames: list[bytes], least: int, most: int) -> None:
+    whole = [*frames, *[b"1"] * (most - len(frames))]
+    for count in (least, most):
+        ebus.read_from_client(whole[:count])
+        ebus.read_from_client([b"peer", b"", *whole[:count]], 2)
+    for wrong in (whole[: least - 1], [*whole, b"1"]):
+        if len(wrong) > 1:
+            assert refused(lambda wrong=wrong: ebus.read_from_client(wrong)) == "length"
+        assert refused(lambda wrong=wrong: ebus.read_from_client([b"peer", *wrong], 1)) in (
+            "length",
+            "short",
+            "unknown_command",
+        )
+
+
+@pytest.mark.parametrize(
+    ("frames", "least", "most"),
+    [
+        ([W, b"READY", b"echo"], 3, 5),
+        ([W, b"REPLY", b"id"], 3, 4),
+        ([W, b"REJECT", b"id"], 2, 4),
+        ([W, b"DISCONNECT"], 2, MAX_BODY_FRAMES),
+    ],
+)
+def test_how_many_frames_a_worker_may_send(frames: list[bytes], least: int, most: int) -> None:
+    whole = [*frames, *[b"1"] * (most - len(frames))]
+    for count in (least, most):
+        ebus.read_from_worker(whole[:count])
+    assert refused(lambda: ebus.read_from_worker([*whole, b"1"])) == "length"
+    if least > 2:
+        assert refused(lambda: ebus.read_from_worker(whole[: least - 1])) == "length"
+
+
+@pytest.mark.parametrize("word", [b"SERVICES", b"WORKERS"])
+def test_how_many_frames_a_listing_has(word: bytes) -> None:
+    assert ebus.read_as_client([W, word, b"id"]) == ebus.Listing(word, b"id", [])
+    assert ebus.read_as_client([W, word, b"", b"list"]) == ebus.Listing(word, b"", [b"list"])
+    for wrong in ([W, word], [W, word, b"id", b"list", b"more"]):
+        assert refused(lambda wrong=wrong: ebus.read_as_client(wrong)) == "length"
+
+
+def test_the_messages_that_the_broker_writes() -> None:
+    assert ebus.write_listing(b"SERVICES", b"id-1", [b"{}"]) == [W, b"SERVICES", b"id-1", b"{}"]
+    assert ebus.write_reply(b"id-1", [], C) == [C, b"REPLY", b"id-1"]
+    assert ebus.write_reject(b"id-1", [b"why"], C) == [C, b"REJECT", b"id-1", b"why"]
+    assert ebus.write_reject(b"", []) == [W, b"REJECT"]
+    with pytest.raises(LocalProtocolError):
+        ebus.write_reject(b"", [b"why"])
+    assert ebus.write_cancel_order(b"id-1") == [C, b"CANCEL", b"id-1"]
+    assert ebus.write_heartbeat(C) == [C, b"HEARTBEAT"]
+    assert ebus.write_ping(W) == [W, b"PING"]
+    assert ebus.write_disconnect(W) == [W, b"DISCONNECT"]
+    assert ebus.write_publish(b"news", [b"a", b"b"]) == [b"news", b"a", b"b"]

@@ -209,3 +209,10 @@ def test_the_attempt_is_a_header() -> None:
 def test_what_json_cannot_carry_is_not_sent(token: bytes) -> None:
     with pytest.raises(LocalProtocolError):
         write_extension(2, [token])
+
+
+@pytest.mark.parametrize("number", [1, 100_000])
+def test_the_smallest_and_the_largest_number_of_slots(number: int) -> None:
+    given = [T, b"SLOTS", b"w1", b"%d" % number]
+    assert emqp.read_from_worker(given) == emqp.Slots(b"w1", number)
+    assert emqp.write_from_worker(emqp.Slots(b"w1", number)) == given

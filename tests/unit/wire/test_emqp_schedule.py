@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from hashlib import sha1
+from typing import Any
 
+import msgspec
 import pytest
 
 from polybus.errors import LocalProtocolError
 from polybus.wire import emqp
-from polybus.wire.emqp_schedule import MAX_CRON_BYTES, MAX_INTERVAL_S, MAX_MESSAGE_BYTES
+from polybus.wire.emqp_schedule import MAX_CRON_BYTES, MAX_INTERVAL_S, MAX_MESSAGE_BYTES, identify
 from support.wire_frames import Opaque, refused
 
 T = b"eMQP/1.0"
@@ -317,3 +320,64 @@ def test_a_job_without_one_of_its_six_parts_is_no_public_clients(part: str) -> N
     assert emqp.schedule_hash(emqp.Schedule(b"m1", b"q", changed)) != (
         emqp.schedule_hash(emqp.Schedule(b"m1", b"q", RUN))
     )
+
+
+@pytest.mark.parametrize(
+    "message", [b"\xff", b"[" * 100_000, b"5", b'"text"', b"[]", b'["run"]', b'["run", 5]']
+)
+def test_a_message_of_any_kind_can_be_scheduled_and_removed(message: bytes) -> None:
+    schedule = emqp.Schedule(b"m", b"default", message, interval_s=60)
+    assert emqp.with_times(schedule) is None
+    found = identify(b"default", message, 60, b"")
+    assert (found.queue, found.key) == (b"default", sha1(b"default\0" + message).hexdigest())
+    assert emqp.jobs_to_remove(emqp.Unschedule(b"m", b"", message))[0] == found.job
+
+
+@pytest.mark.parametrize(
+    ("message", "interval_s", "cron", "is_timeless"),
+    [
+        # Times in a message are those of its schedule only if they are the same.
+        ({"do": 1, "interval_secs": 60}, 60, b"", True),
+        ({"do": 1, "interval_secs": 60}, 61, b"", False),
+        ({"do": 1, "cron": "* * * * *"}, None, b"* * * * *", True),
+        ({"do": 1, "cron": "* * * * *"}, None, b"1 * * * *", False),
+        ({"do": 1, "cron": "* * * * *"}, 60, b"", False),
+        ({"do": 1, "cron": ""}, None, b"", False),
+        (["run", {"do": 1, "interval_secs": 60}, "more"], 60, b"", True),
+        ({"do": 1}, 60, b"", False),
+    ],
+)
+def test_which_times_in_a_message_are_those_of_its_schedule(
+    message: Any, interval_s: int | None, cron: bytes, is_timeless: bool
+) -> None:
+    text = json.dumps(message).encode()
+    found = identify(b"q", text, interval_s, cron)
+    if isinstance(message, list):
+        timeless: Any = [message[0], {"do": 1}, *message[2:]]
+    else:
+        timeless = {"do": 1} if is_timeless else message
+    assert found.job == sha1(json.dumps(timeless, sort_keys=True).encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("message", "interval_s", "cron", "expected"),
+    [
+        ({"do": 1}, 60, b"", {"do": 1, "interval_secs": 60}),
+        ({"do": 1}, None, b"* * * * *", {"do": 1, "cron": "* * * * *"}),
+        # Others that are there already give way.
+        ({"interval_secs": 5, "do": 1}, None, b"* * * * *", {"do": 1, "cron": "* * * * *"}),
+        ({"cron": "x", "do": 1}, 60, b"", {"do": 1, "interval_secs": 60}),
+        (["run", {"do": 1}, 7], 60, b"", ["run", {"do": 1, "interval_secs": 60}, 7]),
+    ],
+)
+def test_the_times_of_a_schedule_go_into_its_message(
+    message: Any, interval_s: int | None, cron: bytes, expected: Any
+) -> None:
+    text = json.dumps(message).encode()
+    schedule = emqp.Schedule(b"m", b"q", text, interval_s=interval_s, cron=cron)
+    found = emqp.with_times(schedule)
+    assert found is not None
+    assert json.loads(found) == expected
+    # What has its times is left as it is, byte by byte.
+    again = msgspec.structs.replace(schedule, message=b" " + found)
+    assert emqp.with_times(again) == b" " + found
