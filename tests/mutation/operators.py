@@ -18,6 +18,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
     ast.Lt: ("<", ("<=", ">=")),
@@ -88,7 +89,12 @@ def apply(source: bytes, mutant: Mutant) -> bytes | None:
         tree = ast.parse(mutated)
     except SyntaxError:
         return None
-    return None if ast.dump(tree) == ast.dump(ast.parse(source)) else mutated
+    return None if ast.dump(tree) == _shape(source) else mutated
+
+
+@lru_cache(16)
+def _shape(source: bytes) -> str:
+    return ast.dump(ast.parse(source))
 
 
 def mutants_of(file: str, source: bytes) -> Iterator[Mutant]:

@@ -2,6 +2,7 @@
 
 With `MUTANTS_COVER` it writes which test executes which line of the mutated packages, and how long it takes.
 With `MUTANTS_TESTS` it runs the tests that a file lists, in the order of that file, and no others.
+With `MUTANTS_SERVE` it collects the tests and tries mutants in forks (`forked`).
 Either way Hypothesis makes the same examples every time and remembers none: a failing example of one mutant
 must not decide about the next.
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from mutation.forked import Server
+
 PACKAGES = ("wire", "core", "dialects", "store", "journal")
 
 
@@ -26,6 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("mutants")
     if "MUTANTS_COVER" in os.environ:
         config.pluginmanager.register(_Recorder(Path(os.environ["MUTANTS_COVER"])), "mutants-recorder")
+    if "MUTANTS_SERVE" in os.environ:
+        requests, answers = map(int, os.environ.pop("MUTANTS_SERVE").split())
+        config.pluginmanager.register(Server(requests, answers), "mutants-server")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,15 +79,20 @@ class _Recorder:
         self._cover.stop()
         data = self._cover.get_data()
         lines: dict[str, dict[str, list[int]]] = {name: {} for name in self._seconds}
+        on_import: dict[str, list[int]] = {}
         for path in data.measured_files():
             file = str(Path(path).relative_to(self._source))
             for line, contexts in data.contexts_by_lineno(path).items():
                 for context in contexts:
                     if context in lines:
                         lines[context].setdefault(file, []).append(line)
+                    elif not context:
+                        on_import.setdefault(file, []).append(line)
         tests = {
             name: {"seconds": round(seconds, 4), "lines": lines[name]}
             for name, seconds in self._seconds.items()
             if name not in self._failed | self._skipped
         }
-        self._out.write_text(json.dumps({"tests": tests, "unusable": sorted(self._failed)}))
+        self._out.write_text(
+            json.dumps({"tests": tests, "unusable": sorted(self._failed), "on_import": on_import})
+        )

@@ -24,7 +24,6 @@ import json
 import os
 import queue
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -36,6 +35,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ sys.path.insert(0, str(TESTS))
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
 
+from mutation.forked import NOT_APPLIED, Forks, limit_memory  # noqa: E402
 from mutation.operators import Mutant, apply, mutants_of  # noqa: E402
 from mutation.plugin import PACKAGES  # noqa: E402
 from mutation.tests_by_line import (  # noqa: E402
@@ -56,6 +57,7 @@ from mutation.tests_by_line import (  # noqa: E402
     learn,
     live_files,
     pytest_command,
+    test_files,
     tests_digest,
 )
 
@@ -70,8 +72,7 @@ FIRST_S = 4.0
 PATIENCE = 8
 PATIENCE_S = 40.0
 LIVE_S = 300.0
-# A mutant that allocates without end is stopped before the machine is.
-MEMORY_BYTES = 6 * 1024**3
+SAVED_EVERY_S = 1.0
 # Tests without sockets and processes: the same every time.
 PURE = (
     *(f"tests/unit/{package}/" for package in PACKAGES),
@@ -125,11 +126,9 @@ class Trees:
     """Copies of the sources without anything compiled, one for each mutant that is tried at a time."""
 
     def __init__(self, folder: Path, count: int) -> None:
+        self.all = [copy_sources(folder / f"tree-{number}") for number in range(count)]
         self._free: queue.Queue[Path] = queue.Queue()
-        for number in range(count):
-            tree = folder / f"tree-{number}"
-            shutil.copytree(SOURCES, tree, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
-            subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree)], check=True)
+        for tree in self.all:
             self._free.put(tree)
 
     @contextlib.contextmanager
@@ -139,6 +138,12 @@ class Trees:
             yield tree
         finally:
             self._free.put(tree)
+
+
+def copy_sources(tree: Path) -> Path:
+    shutil.copytree(SOURCES, tree, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree)], check=True)
+    return tree
 
 
 @contextlib.contextmanager
@@ -156,10 +161,6 @@ def mutated(tree: Path, mutant: Mutant) -> Iterator[None]:
     finally:
         path.write_bytes(source)
         os.utime(path, (times.st_atime, times.st_mtime))
-
-
-def limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
 def run_tests(tree: Path, arguments: list[str], names: list[str] | None, limit_s: float) -> str | None:
@@ -196,6 +197,27 @@ def run_tests(tree: Path, arguments: list[str], names: list[str] | None, limit_s
         raise RuntimeError(f"pytest found no tests: {said[-2000:]}")
     failed = FAILED.search(said)
     return failed.group(1) if failed else f"exit code {process.returncode}"
+
+
+def judge_in_fork(forks: Forks, mutant: Mutant, tests: TestsByLine) -> Verdict | None:
+    """What the tests say in a fork; None if the change cannot be made there."""
+    began = time.monotonic()
+    names = tests.of(mutant.file, mutant.lines)
+    if not names or tests.runs_on_import(mutant.file, mutant.lines):
+        return None
+    source = (SOURCES / "polybus" / mutant.file).read_bytes()
+    by = forks.try_mutant(source, mutant, names, sum(tests.seconds[name] for name in names))
+    if by == NOT_APPLIED:
+        return None
+    if by is not None and "::" in by and not by.startswith(PURE):
+        # A test of sockets or processes may also fail because the machine is busy: it has to fail again.
+        by = by if forks.try_mutant(source, mutant, [by], tests.seconds[by]) else None
+    seconds = time.monotonic() - began
+    return (
+        Verdict(SURVIVED, f"{len(names)} tests passed", seconds)
+        if by is None
+        else Verdict(CAUGHT, by, seconds)
+    )
 
 
 def judge(tree: Path, mutant: Mutant, tests: TestsByLine, quick: bool) -> Verdict:
@@ -247,12 +269,14 @@ def parts(names: list[str], tests: TestsByLine) -> list[list[str]]:
 
 
 class State:
-    """The verdicts so far, in a file that is complete after every one of them."""
+    """The verdicts so far, in a file that is never more than a second behind."""
 
     def __init__(self, path: Path, fresh: bool) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._tests = tests_digest()
+        self._sources: dict[str, str] = {}
+        self._saved_at = 0.0
         self._known: dict[str, dict[str, Any]] = {}
         if path.exists() and not fresh:
             self._known = json.loads(path.read_text())
@@ -269,12 +293,19 @@ class State:
         facts = {"what": verdict.what, "by": verdict.by, "seconds": round(verdict.seconds, 2)}
         with self._lock:
             self._known[name] = {**facts, "source": self._source(mutant), "tests": self._tests}
-            new = self._path.with_suffix(".new")
-            new.write_text(json.dumps(self._known, indent=1))
-            new.replace(self._path)
+            if time.monotonic() >= self._saved_at + SAVED_EVERY_S:
+                self.save()
+
+    def save(self) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(self._known, indent=1))
+        new.replace(self._path)
+        self._saved_at = time.monotonic()
 
     def _source(self, mutant: Mutant) -> str:
-        return digest([SOURCES / "polybus" / mutant.file])
+        if mutant.file not in self._sources:
+            self._sources[mutant.file] = digest([SOURCES / "polybus" / mutant.file])
+        return self._sources[mutant.file]
 
 
 def equivalents(everything: list[tuple[str, Mutant]]) -> dict[str, str]:
@@ -371,17 +402,17 @@ def main() -> int:
     parser.add_argument("--module", help="only files that begin so: core/, wire/mdr.py")
     parser.add_argument("--fresh", action="store_true", help="forget the verdicts of earlier runs")
     parser.add_argument("--at-least", type=float, default=95.0, help="the score that is demanded, in percent")
-    parser.add_argument("--quick", action="store_true", help="ask the unit tests alone")
+    parser.add_argument("--quick", action="store_true", help="ask the unit tests alone, in forks")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", metavar="KEY", help="print the diff of one mutant and end")
     arguments = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
     everything = population(arguments.module)
     if arguments.show:
-        chosen = dict(everything).get(arguments.show)
-        if chosen is None:
+        shown = dict(everything).get(arguments.show)
+        if shown is None:
             parser.error(f"no mutant is called {arguments.show!r}; .mutants/report.md names them")
-        print(diff(chosen))
+        print(diff(shown))
         return 0
     chosen = choose(everything, arguments.sample, arguments.seed)
     HOME.mkdir(exist_ok=True)
@@ -434,12 +465,25 @@ def try_all(
             console.print(f"left out, not passed on unmutated sources: {name}", markup=False, highlight=False)
         trying = progress.add_task("mutants", total=len(left))
 
-        def try_one(name: str, mutant: Mutant) -> Verdict:
-            with trees.one() as tree:
-                return judge(tree, mutant, tests, quick)
+        # Forks import from a tree that is never mutated.
+        pristine = copy_sources(Path(folder) / "pristine")
+        command = pytest_command(pristine, *test_files(quick))
+        with ExitStack() as servers:
+            forks = {
+                tree: servers.enter_context(Forks(command, environment(pristine, {}), ROOT))
+                for tree in trees.all
+            }
 
-        with ThreadPoolExecutor(jobs) as pool:
-            waiting = {pool.submit(try_one, name, mutant): (name, mutant) for name, mutant in left}
+            def try_one(mutant: Mutant) -> Verdict:
+                with trees.one() as tree:
+                    found = judge_in_fork(forks[tree], mutant, tests)
+                    if found is None or (found.what == SURVIVED and not quick):
+                        # A process that a test starts has the change only if it is in the sources.
+                        found = judge(tree, mutant, tests, quick)
+                    return found
+
+            pool = servers.enter_context(ThreadPoolExecutor(jobs))
+            waiting = {pool.submit(try_one, mutant): (name, mutant) for name, mutant in left}
             try:
                 for done in as_completed(waiting):
                     name, mutant = waiting[done]
@@ -449,6 +493,8 @@ def try_all(
             except BaseException:
                 pool.shutdown(cancel_futures=True, wait=False)
                 raise
+            finally:
+                state.save()
     return verdicts
 
 

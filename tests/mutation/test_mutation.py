@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mutation import run
+from mutation.forked import NOT_APPLIED, Forks
 from mutation.operators import Mutant, apply, mutants_of
-from mutation.tests_by_line import TestsByLine
+from mutation.tests_by_line import ROOT, TestsByLine, environment, pytest_command
 
 TestsByLine.__test__ = False  # type: ignore[attr-defined]
 
@@ -170,6 +172,7 @@ def test_verdicts_are_kept_until_the_code_changes(tmp_path: Path, monkeypatch: p
     state = run.State(tmp_path / "state.json", fresh=False)
     state.note("caught", mutant, run.Verdict(run.CAUGHT, "test_x", 1.0))
     state.note("survived", mutant, run.Verdict(run.SURVIVED, "5 tests passed", 1.0))
+    state.save()
 
     def known() -> list[bool]:
         later = run.State(tmp_path / "state.json", fresh=False)
@@ -190,3 +193,61 @@ def test_what_a_program_may_read_is_changed() -> None:
     assert changed("x = db.execute('BEGIN IMMEDIATE')") == {"x = db.execute('XXBEGIN IMMEDIATE')"}
     assert changed("x = at.strftime('%d %H')") == {"x = at.strftime('XX%d %H')"}
     assert changed("x = f('two words', 0)") == {"x = f('two words', 1)"}
+
+
+# -- forks ------------------------------------------------------------------------------------------
+
+LATENCY = "tests/unit/core/test_latency.py"
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks(pytest_command(run.SOURCES, LATENCY), environment(run.SOURCES, {}), ROOT) as found:
+        yield found
+
+
+def mutants_in(function: str) -> tuple[bytes, list[Mutant]]:
+    source = (run.SOURCES / "polybus" / "core" / "latency.py").read_bytes()
+    return source, [one for one in mutants_of("core/latency.py", source) if one.function == function]
+
+
+def test_a_fork_changes_a_method_and_its_tests_notice(forks: Forks) -> None:
+    source, mutants = mutants_in("Times.clear")
+    name = f"{LATENCY}::test_percentiles"
+    assert [forks.try_mutant(source, one, [name], 1.0) for one in mutants] == [name]
+    assert (
+        forks.try_mutant(source, mutants[0], [f"{LATENCY}::test_a_class_is_close_to_what_is_in_it"], 1.0)
+        is None
+    )
+
+
+def test_a_fork_changes_only_itself(forks: Forks) -> None:
+    source, mutants = mutants_in("seconds_at")
+    names = [f"{LATENCY}::test_a_class_is_close_to_what_is_in_it", f"{LATENCY}::test_percentiles"]
+    caught = [forks.try_mutant(source, one, names, 1.0) for one in mutants]
+    assert names[0] in caught
+    _, unrelated = mutants_in("Times.looked_at")
+    assert [forks.try_mutant(source, one, names, 1.0) for one in unrelated] == [None] * len(unrelated)
+
+
+def test_what_runs_on_import_is_not_for_a_fork(forks: Forks) -> None:
+    source, mutants = mutants_in("")
+    names = [f"{LATENCY}::test_percentiles"]
+    assert {forks.try_mutant(source, one, names, 1.0) for one in mutants} == {NOT_APPLIED}
+
+
+def test_a_test_that_fails_without_a_mutant_is_not_believed(
+    forks: Forks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, mutants = mutants_in("Times.clear")
+    names = [f"{LATENCY}::test_percentiles"]
+    monkeypatch.setitem(forks._trusted, names[0], False)
+    assert forks.try_mutant(source, mutants[0], names, 1.0) is None
+
+
+def test_lines_that_an_import_runs_are_known() -> None:
+    tests = TestsByLine({}, {"core/x.py": {10, 11}})
+    assert tests.runs_on_import("core/x.py", (0, 0))
+    assert tests.runs_on_import("core/x.py", (11, 12))
+    assert not tests.runs_on_import("core/x.py", (12, 20))
+    assert not tests.runs_on_import("core/y.py", (10, 11))

@@ -100,7 +100,10 @@ def pytest_command(tree: Path, *arguments: str) -> list[str]:
 class TestsByLine:
     """The tests that may notice a change of a line."""
 
-    def __init__(self, tests: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, tests: Mapping[str, Mapping[str, Any]], on_import: Mapping[str, set[int]] | None = None
+    ) -> None:
+        self._on_import = on_import or {}
         self.seconds = {name: float(test["seconds"]) for name, test in tests.items()}
         self._files = {name.split("::")[0] for name in tests}
         self._named: dict[str, set[str]] = {}
@@ -121,6 +124,11 @@ class TestsByLine:
             # and to those whose files import it; if there are none, to all.
             found = set().union(*known.values()) | self._naming(file) or set(self.seconds)
         return sorted(found, key=lambda name: (_distance(file, name), self.seconds[name]))
+
+    def runs_on_import(self, file: str, lines: tuple[int, int]) -> bool:
+        """Whether the lines run, or may run, before the first test does."""
+        first, last = lines
+        return not first or not self._on_import.get(file, set()).isdisjoint(range(first, last + 1))
 
     def _naming(self, file: str) -> set[str]:
         """The tests in files that import the module."""
@@ -146,7 +154,8 @@ def learn(
 ) -> tuple[TestsByLine, list[str]]:
     """Run what is not known yet under coverage. Returns the map and the tests that fail unmutated."""
     cache.mkdir(parents=True, exist_ok=True)
-    world = sources_digest()
+    # The part of these tools that writes the cache belongs to its stamp.
+    world = digest([Path(__file__), Path(__file__).with_name("plugin.py")]) + sources_digest()
     wanted = {name: f"{world}-{digest([ROOT / name])}" for name in test_files(quick)}
     missing = [name for name, stamp in wanted.items() if not _is_current(_home(cache, name), stamp)]
     batches = (
@@ -168,7 +177,8 @@ def learn(
         for name in batch:
             own = {test: facts for test, facts in found["tests"].items() if test.split("::")[0] == name}
             bad = [test for test in found["unusable"] if test.split("::")[0] == name]
-            text = json.dumps({"stamp": wanted[name], "tests": own, "unusable": bad})
+            facts = {"tests": own, "unusable": bad, "on_import": found["on_import"]}
+            text = json.dumps({"stamp": wanted[name], **facts})
             _home(cache, name).write_text(text)
         out.unlink()
 
@@ -177,11 +187,14 @@ def learn(
             tell(done, len(batches))
     tests: dict[str, Any] = {}
     unusable: list[str] = []
+    on_import: dict[str, set[int]] = defaultdict(set)
     for name in wanted:
         known = json.loads(_home(cache, name).read_text())
         tests.update(known["tests"])
         unusable += known["unusable"]
-    return TestsByLine(tests), unusable
+        for file, lines in known["on_import"].items():
+            on_import[file].update(lines)
+    return TestsByLine(tests, on_import), unusable
 
 
 def _home(cache: Path, test_file: str) -> Path:
