@@ -18,7 +18,6 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
     ast.Lt: ("<", ("<=", ">=")),
@@ -85,16 +84,13 @@ class Mutant:
 def apply(source: bytes, mutant: Mutant) -> bytes | None:
     """The mutated source, or None if it is no program or the same program."""
     mutated = source[: mutant.start] + mutant.replacement.encode() + source[mutant.end :]
+    if mutated == source:
+        return None
     try:
-        tree = ast.parse(mutated)
+        ast.parse(mutated)
     except SyntaxError:
         return None
-    return None if ast.dump(tree) == _shape(source) else mutated
-
-
-@lru_cache(16)
-def _shape(source: bytes) -> str:
-    return ast.dump(ast.parse(source))
+    return mutated
 
 
 def mutants_of(file: str, source: bytes) -> Iterator[Mutant]:
