@@ -19,6 +19,7 @@ from polybus.client.admin import AdminClient
 from polybus.spark.schema import CALLS, DEAD_LETTERS, SERVICE_METRICS, TRACES, Table
 from support.commands import polybus
 from support.job_broker import JobBroker
+from support.patience import patient
 from support.waiting import until
 
 # It must never become markup: then it would set window.hacked.
@@ -94,7 +95,7 @@ class Scene:
         before = {row["token"] for row in self.ask("jobs", limit=1000)}
         with self.client("emqp", f"jobs-{service}") as client:
             options = Options(guarantee=True, retries=retries)
-            client.submit(service, body, options=options, wants_reply=False).result(10)
+            client.submit(service, body, options=options, wants_reply=False).result(patient(10))
         if service == "broken":
             return ""
         jobs = until(
@@ -156,7 +157,7 @@ class Scene:
         for worker in self._workers:
             worker.stop()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(patient(30))
         self.broker.kill()
 
     def __exit__(self, *_: object) -> None:

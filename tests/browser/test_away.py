@@ -12,6 +12,7 @@ from polybus import Worker
 from support.browsing import Sight
 from support.dashboard import Dashboard
 from support.job_broker import JobBroker
+from support.patience import patient
 from support.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
@@ -53,7 +54,7 @@ def test_a_broker_that_dies_is_unmistakable_and_its_return_is_seen(browser: Any,
             sight.row("again").wait_for()
         finally:
             worker.stop()
-            thread.join(20)
+            thread.join(patient(20))
         assert not sight.foreign()
 
 

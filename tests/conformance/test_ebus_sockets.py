@@ -16,9 +16,10 @@ from polybus import AsyncClient, Client, Worker
 from polybus.client import hub
 from polybus.client.sessions import ebus
 from support.fake_brokers import Background
+from support.patience import patient
 from support.waiting import until
 
-WAIT_MS = 10_000
+WAIT_MS = int(patient(10.0) * 1000)
 # Fast beats, for tests in which the broker is silent.
 BEAT_S = 0.05
 
@@ -95,7 +96,7 @@ def working(endpoint: str) -> Iterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
         assert not thread.is_alive()
 
 
@@ -120,7 +121,7 @@ def test_a_client_replaces_its_socket(
     sides: Callable[[int], Side], end: Callable[[Side, bytes], None]
 ) -> None:
     broker = sides(zmq.ROUTER)
-    with Client(broker.endpoint, "ebus", timeout_s=10.0) as client:
+    with Client(broker.endpoint, "ebus", timeout_s=patient(10.0)) as client:
         call = Background(client.call, "echo", b"in")
         identity, port, asked = broker.recv_word(b"REQ")
         assert broker.counts() == (1, 0)
@@ -168,7 +169,7 @@ def test_an_answer_after_a_disconnect_is_not_sent(sides: Callable[[int], Side]) 
 
     def handle(request: object) -> bytes:
         started.set()
-        assert gate.wait(10)
+        assert gate.wait(patient(10))
         return b"late"
 
     worker = Worker({"echo": handle}, broker.endpoint, "ebus")
@@ -177,7 +178,7 @@ def test_an_answer_after_a_disconnect_is_not_sent(sides: Callable[[int], Side]) 
     try:
         identity, _, _ = broker.recv_word(b"READY")
         broker.send(identity, b"EBC01", b"REQ", b"r1", b"in", b"60000")
-        assert started.wait(10)
+        assert started.wait(patient(10))
         broker.send(identity, *DISCONNECT)
         until(lambda: broker.counts()[1] == 1, "the end of the connection", 10)
         gate.set()
@@ -191,7 +192,7 @@ def test_an_answer_after_a_disconnect_is_not_sent(sides: Callable[[int], Side]) 
     finally:
         gate.set()
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
         assert not thread.is_alive()
 
 
@@ -224,14 +225,14 @@ def test_a_client_closes_the_sockets_of_its_topics_too(
     sides: Callable[[int], Side], end: Callable[[Side, bytes], None]
 ) -> None:
     broker = Broker(sides)
-    with Client(broker.requests.endpoint, "ebus", timeout_s=10.0, **broker.settings) as client:
+    with Client(broker.requests.endpoint, "ebus", timeout_s=patient(10.0), **broker.settings) as client:
         subscription = client.subscribe("news")
         assert broker.subscribed() == b"\x01news"
         publishing = Background(client.publish, "weather", b"snow", 10.0)
         assert broker.published() == [b"weather", b"snow"]
         publishing.join()
         broker.outbound.send(b"news/1", b"before")
-        assert subscription.get(10.0) == ("news/1", b"before")
+        assert subscription.get(patient(10.0)) == ("news/1", b"before")
         broker.outbound.send(b"news/2", b"unread")
         assert subscription._socket.poll(WAIT_MS)
 
@@ -244,13 +245,13 @@ def test_a_client_closes_the_sockets_of_its_topics_too(
         until(lambda: broker.inbound.counts() == (1, 1), "the end of the publishing connection", 10)
 
         # What had arrived is not lost; reading on takes a new connection.
-        assert subscription.get(10.0) == ("news/2", b"unread")
+        assert subscription.get(patient(10.0)) == ("news/2", b"unread")
         until(lambda: broker.outbound.counts()[1] >= 1, "the end of the subscribing connection", 10)
         while broker.subscribed() != b"\x01news":
             continue
         assert broker.outbound.counts()[0] >= 2
         broker.outbound.send(b"news/3", b"after")
-        assert subscription.get(10.0) == ("news/3", b"after")
+        assert subscription.get(patient(10.0)) == ("news/3", b"after")
         publishing = Background(client.publish, "weather", b"sun", 10.0)
         assert broker.published() == [b"weather", b"sun"]
         publishing.join()
@@ -263,10 +264,12 @@ def test_an_async_client_closes_the_sockets_of_its_topics_too(
     broker = Broker(sides)
 
     async def first(source: AsyncIterator[tuple[str, bytes]]) -> tuple[str, bytes]:
-        return await asyncio.wait_for(anext(source), 10)
+        return await asyncio.wait_for(anext(source), patient(10))
 
     async def run() -> None:
-        async with AsyncClient(broker.requests.endpoint, "ebus", timeout_s=10.0, **broker.settings) as client:
+        async with AsyncClient(
+            broker.requests.endpoint, "ebus", timeout_s=patient(10.0), **broker.settings
+        ) as client:
             subscription = client.subscribe("news")
             reading = asyncio.create_task(first(subscription))
             assert await asyncio.to_thread(broker.subscribed) == b"\x01news"
@@ -307,7 +310,7 @@ def test_an_async_client_closes_the_sockets_of_its_topics_too(
 @pytest.mark.conforms("EBUS-4", "EBUS-16")
 def test_a_client_discards_what_is_not_from_a_worker(sides: Callable[[int], Side]) -> None:
     broker = sides(zmq.ROUTER)
-    with Client(broker.endpoint, "ebus", timeout_s=10.0) as client:
+    with Client(broker.endpoint, "ebus", timeout_s=patient(10.0)) as client:
         call = Background(client.call, "echo", b"in")
         identity, port, asked = broker.recv_word(b"REQ")
         for tag in (b"EBC01", b"EBB01", b""):
@@ -362,7 +365,7 @@ def test_what_is_discarded_is_no_sign_of_life(
         with working(broker.endpoint):
             flooded()
     else:
-        with Client(broker.endpoint, "ebus", timeout_s=10.0) as client:
+        with Client(broker.endpoint, "ebus", timeout_s=patient(10.0)) as client:
             call = Background(client.call, "echo", b"in")
             identity, asked = flooded()
             broker.send(identity, b"", b"EBW01", b"REPLY", asked[4], b"out")

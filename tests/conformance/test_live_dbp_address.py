@@ -13,6 +13,7 @@ import zmq
 
 from conformance.dbp_node import BEAT_S, MOST, NOW, Node, is_listed
 from support.live import LiveBroker, Peer, wait_for
+from support.patience import patient
 
 KINDS = {"REP": zmq.REP, "ROUTER": zmq.ROUTER, "DEALER": zmq.DEALER}
 
@@ -52,7 +53,7 @@ class Listener:
 
     def close(self) -> None:
         self._done.set()
-        self._thread.join(10)
+        self._thread.join(patient(10))
         self._socket.close(0)
         self._context.term()
 

@@ -17,9 +17,10 @@ from polybus import Worker
 from polybus.client.sessions.dbp import DbpWorker
 from support.commands import Served, closing
 from support.live import LiveBroker, Peer, wait_for
+from support.patience import patient
 from support.ports import steady_ports
 
-WAIT_S = 20.0
+WAIT_S = patient(20.0)
 
 
 @contextlib.contextmanager

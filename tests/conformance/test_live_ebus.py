@@ -14,6 +14,7 @@ from conformance.live_settings import BEAT_S, LIVENESS
 from polybus import Client
 from polybus.wire.ebus_bodies import unpack_bson
 from support.live import LiveBroker, Peer, wait_for
+from support.patience import patient
 
 
 def worker_of(broker: LiveBroker, service: bytes) -> Peer:
@@ -196,7 +197,7 @@ def test_queries(broker: LiveBroker, service: bytes) -> None:
 
 @pytest.mark.conforms("EBUS-27")
 def test_our_own_client_reads_lists_as_json(broker: LiveBroker, service: bytes) -> None:
-    with worker_of(broker, service), Client(broker["ebus.frontend"], "ebus", timeout_s=10) as client:
+    with worker_of(broker, service), Client(broker["ebus.frontend"], "ebus", timeout_s=patient(10)) as client:
         assert service.decode() in json.loads(client.call("SERVICES"))
         assert service.decode() in [entry["service"] for entry in json.loads(client.call("WORKERS"))]
         assert client.invalid == 0

@@ -12,6 +12,7 @@ import pytest
 from conformance.live_settings import BEAT_S, FAST
 from polybus import Client, Request, RequestFailed, Worker, WorkerRejected
 from support.live import LiveBroker, Peer, wait_for
+from support.patience import patient
 
 # The tables of the document; a name stands for a frame whose content is free.
 TABLES: Final[dict[bytes, tuple[bytes | str, ...]]] = {
@@ -142,7 +143,7 @@ def test_lists_are_json(strict: LiveBroker, service: bytes) -> None:
         assert head == [b"", b"EBW01", b"WORKERS", b"q2"]
         (entry,) = [entry for entry in json.loads(body) if entry["service"] == service.decode()]
         assert set(entry) == {"id", "service", "load"}
-        with Client(strict["ebus.frontend"], "ebus", timeout_s=10) as own:
+        with Client(strict["ebus.frontend"], "ebus", timeout_s=patient(10)) as own:
             assert service.decode() in json.loads(own.call("SERVICES"))
             assert own.invalid == 0
 
@@ -159,7 +160,7 @@ def test_our_own_peers_understand_the_documents_form(strict: LiveBroker, service
     thread = threading.Thread(target=worker.run, daemon=True)
     thread.start()
     try:
-        with Client(strict["ebus.frontend"], "ebus", timeout_s=10) as client:
+        with Client(strict["ebus.frontend"], "ebus", timeout_s=patient(10)) as client:
             assert client.call(name, b"x") == b"x"
             with pytest.raises(RequestFailed) as caught:
                 client.call(name, b"no")
@@ -167,5 +168,5 @@ def test_our_own_peers_understand_the_documents_form(strict: LiveBroker, service
             assert client.invalid == 0
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
     assert worker.invalid == 0

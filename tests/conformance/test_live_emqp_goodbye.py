@@ -24,7 +24,7 @@ from support.waiting import until
 
 WORDS = {False: b"KBYE", True: b"KBAI"}
 # A broker that should have stopped is given this long.
-STOP_S = 20
+STOP_S = patient(20.0)
 
 
 class Company:

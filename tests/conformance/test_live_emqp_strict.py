@@ -17,6 +17,7 @@ from polybus import Client, Options, RequestFailed, Worker
 from support.commands import Running, closing
 from support.emqp_component import Component
 from support.live import LiveBroker, Peer, wait_for
+from support.patience import patient
 
 
 def is_empty(frame: bytes) -> bool:
@@ -119,7 +120,7 @@ def test_every_message_has_the_frames_of_its_table(strict: LiveBroker) -> None:
         assert (command, acked) == (b"ACK", b"d-1")
         for component in (worker, scheduler, client):
             assert component.hear()[0] == b"KBAI"
-        assert strict.process.wait(20) == 0
+        assert strict.process.wait(patient(20)) == 0
         assert [component.get(0) for component in (worker, scheduler, client)] == [None] * 3
     assert set(compared) == set(TABLES), "not every kind of message was sent"
 
@@ -209,7 +210,7 @@ def serving(worker: Worker) -> Iterator[None]:
         yield
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
         assert not thread.is_alive()
 
 
@@ -223,7 +224,7 @@ def test_our_own_client_and_worker_work_with_a_strict_broker(strict: LiveBroker)
 
     services = {"echo": lambda request: request.body, "keep": lambda request: keep(request.body)}
     with (
-        Client(strict["emqp.clients"], "emqp", timeout_s=20) as client,
+        Client(strict["emqp.clients"], "emqp", timeout_s=patient(20)) as client,
         serving(Worker(services, strict["emqp.workers"], "emqp")),
     ):
         assert client.call("echo", b"hello") == b"hello"
@@ -258,6 +259,6 @@ def test_our_own_pool_works_with_a_strict_broker(strict: LiveBroker, tmp_path: P
         with closing(pool):
             pool.wait_for(pool.output, "ready")
             client.say(b"REQUEST", b"job-1", b"sums", b"reply-requested", json.dumps(["run", job]).encode())
-            command, original, result = client.hear(20)
+            command, original, result = client.hear(patient(20))
             assert (command, original) == (b"REPLY", b"job-1")
             assert b"5" in result

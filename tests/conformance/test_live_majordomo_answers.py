@@ -13,11 +13,12 @@ from polybus import Client, Options
 from support.live import LiveBroker, wait_for
 from support.live_majordomo import Talker, bye, silent, worker_of, workers_of
 from support.majordomo import MDR, Frames, Talk, statement
+from support.patience import patient
 
 
 def assert_sent_away(worker: Talker, why: object) -> None:
     """The broker sends DISCONNECT to a worker that goes on beating, so it was not lost by its silence."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + patient(10)
     while time.monotonic() < until:
         frames = worker.get(BEAT_S / 4)
         if frames == [*worker.lead, *bye(worker.talk)]:
@@ -72,7 +73,7 @@ def test_a_worker_of_the_last_broker_is_sent_to_register(talk: Talk, service: by
         with (
             worker_of(broker, talk, service) as first,
             worker_of(broker, talk, service) as second,
-            Client(broker["emqp.clients"], "emqp", timeout_s=20) as client,
+            Client(broker["emqp.clients"], "emqp", timeout_s=patient(20)) as client,
         ):
             for worker in (first, second, None):
                 job = client.submit(service, b"work", options=Options(guarantee=True), wants_reply=False)

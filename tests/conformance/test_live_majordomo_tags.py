@@ -16,6 +16,7 @@ from polybus import AsyncClient, AsyncWorker, Bus, Client, Worker
 from support.commands import Running, closing, polybus
 from support.live import LiveBroker, Peer, wait_for
 from support.live_majordomo import silent, workers_of
+from support.patience import patient
 
 pytestmark = pytest.mark.conforms("MDR-46")
 
@@ -50,7 +51,7 @@ def running(worker: Worker | Bus, broker: LiveBroker, service: bytes) -> Iterato
         yield
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
         assert not thread.is_alive()
 
 
@@ -79,7 +80,7 @@ def test_client_and_worker(tagged: LiveBroker, service: bytes) -> None:
     worker = Worker({name: lambda request: request.body.upper()}, tagged["majordomo.workers"], tag=WORKER_TAG)
     with (
         running(worker, tagged, service),
-        Client(tagged["majordomo.clients"], tag=CLIENT_TAG, timeout_s=20) as client,
+        Client(tagged["majordomo.clients"], tag=CLIENT_TAG, timeout_s=patient(20)) as client,
     ):
         assert client.call(name, b"hello") == b"HELLO"
 
@@ -92,7 +93,9 @@ def test_the_asyncio_client_and_worker(tagged: LiveBroker, service: bytes) -> No
         worker = AsyncWorker(handlers, tagged["majordomo.workers"], tag=WORKER_TAG)
         serving = asyncio.create_task(worker.run())
         try:
-            async with AsyncClient(tagged["majordomo.clients"], tag=CLIENT_TAG, timeout_s=20) as client:
+            async with AsyncClient(
+                tagged["majordomo.clients"], tag=CLIENT_TAG, timeout_s=patient(20)
+            ) as client:
                 return await client.call(name, b"hello")
         finally:
             worker.stop()
@@ -110,7 +113,7 @@ def test_the_bus(tagged: LiveBroker, service: bytes) -> None:
     def shout(body: bytes) -> bytes:
         return body.upper()
 
-    with running(bus, tagged, service), bus.client(timeout_s=20) as client:
+    with running(bus, tagged, service), bus.client(timeout_s=patient(20)) as client:
         assert client.call(name, b"hello") == b"HELLO"
 
 
@@ -121,7 +124,7 @@ def test_the_environment(tagged: LiveBroker, service: bytes, monkeypatch: pytest
     worker = Worker({name: lambda request: request.body.upper()}, tagged["majordomo.workers"])
     with (
         running(worker, tagged, service),
-        Client(tagged["majordomo.clients"], timeout_s=20) as client,
+        Client(tagged["majordomo.clients"], timeout_s=patient(20)) as client,
     ):
         assert client.call(name, b"hello") == b"HELLO"
 

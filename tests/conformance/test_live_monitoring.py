@@ -10,13 +10,14 @@ import zmq
 
 from conformance.test_live_dbp import Node
 from support.live import LiveBroker, Peer, wait_for
+from support.patience import patient
 
 
 def ask(broker: LiveBroker, name: bytes, *body: bytes) -> dict[str, Any]:
     """The answer to one info request."""
     with Node(broker) as client:
         client.say(b"u_U", name, *body)
-        command, text = client.hear(20.0)
+        command, text = client.hear(patient(20.0))
         assert command == b"o_O"
         answer: dict[str, Any] = json.loads(text)
         return answer

@@ -169,7 +169,9 @@ def rows(broker: LiveBroker, message: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.conforms("EMQP-14", "EMQP-39")
 @pytest.mark.parametrize("kind", MESSAGES)
-@pytest.mark.parametrize("queue", [b"", b"some-other-queue"], ids=["no queue", "another queue"])
+@pytest.mark.parametrize(
+    "queue", [b"", b"some-other-queue", b"\xff\n"], ids=["no queue", "another queue", "no text"]
+)
 def test_unschedule_ignores_the_queue(place: Place, broker: LiveBroker, kind: str, queue: bytes) -> None:
     message = MESSAGES[kind] % place.queue
     for name in (place.queue, place.queue + b"-second"):

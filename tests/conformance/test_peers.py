@@ -67,7 +67,7 @@ def running(dialect: str, endpoint: str) -> Iterator[None]:
         yield
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
         assert not thread.is_alive()
 
 
@@ -163,7 +163,7 @@ def _streamed(
     thread.start()
     with Client(handmade.endpoint, dialect, timeout_s=patient(10)) as client:
         answers = list(client.stream("echo", b"x"))
-    thread.join(10)
+    thread.join(patient(10))
     return answers
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from polybus import Worker, config
 from support.live import LiveBroker, Peer
+from support.patience import patient
 from support.zmtp import type_at, type_on
 
 
@@ -67,7 +68,7 @@ def running(dialect: str, endpoint: str) -> Iterator[None]:
         yield
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
         assert not thread.is_alive()
 
 

@@ -84,7 +84,7 @@ def test_a_terminal_sees_the_seconds_pass(folder: Path) -> None:
             seen += text
             if "polybus, 1 s so far" in seen:
                 (folder / "may-end").touch()
-        assert process.wait(30) == 0
+        assert process.wait(patient(30)) == 0
     finally:
         process.kill()
         process.wait()

@@ -37,7 +37,7 @@ def _nobody_works_on() -> Iterator[None]:
     yield
     for worker, thread in _WORKING:
         worker.stop()
-        thread.join(20)
+        thread.join(patient(20))
 
 
 def echo(request: Request) -> bytes:
@@ -162,7 +162,7 @@ def test_a_guaranteed_job_outlives_the_broker_that_took_it_and_runs_once() -> No
     def slow(request: Request) -> bytes:
         runs.append(request.body)
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(patient(60))
         return b"done"
 
     with (
@@ -176,7 +176,7 @@ def test_a_guaranteed_job_outlives_the_broker_that_took_it_and_runs_once() -> No
         order = json.dumps({"service": "slow", "id": "job 1", "guarantee": True}).encode()
         with Client(a["majordomo.clients"], "mdr", timeout_s=patient(20)) as client:
             assert json.loads(client.call("polybus.submit", order + b"\nwork")) == {"job": "job 1"}
-        assert begun.wait(20)
+        assert begun.wait(patient(20))
         a.restart()
         until(lambda: a.has_workers("slow"), "A is linked again")
         # It is sent again as soon as it is clear that nobody comes back with it, and is known over there.

@@ -15,6 +15,7 @@ import zmq
 from support.journals import everything
 from support.live import WAIT_S, LiveBroker, Peer, wait_for
 from support.majordomo import MDR
+from support.patience import patient
 
 MIB = 1024 * 1024
 
@@ -193,7 +194,7 @@ def test_a_worker_that_does_not_read_rests_and_others_work(context: Context) -> 
         def state() -> str:
             return str(next(v["state"] for v in broker.ask("workers") if v["worker"] == "stuck"))
 
-        wait_for(lambda: state() == "congested", 30)
+        wait_for(lambda: state() == "congested", patient(30))
         other = office.worker(b"other", credit=1000)
         answered: dict[bytes, str] = {}
 
@@ -229,8 +230,8 @@ def test_answers_that_a_client_does_not_read_are_counted_and_kept(
         for _ in numbers:
             held = order(worker)
             worker.send(*MDR.reply(held, held[4] + b"x" * MIB))
-        wait_for(lambda: office.count("replied") == count, 30)
-        lost = wait_for(lambda: office.count("answers_lost"), 30)
+        wait_for(lambda: office.count("replied") == count, patient(30))
+        lost = wait_for(lambda: office.count("answers_lost"), patient(30))
         assert 0 < lost < count
         found = {}
         while len(found) < count - lost:

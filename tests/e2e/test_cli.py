@@ -25,6 +25,7 @@ from polybus.client.worker import Worker
 from polybus.config import PORTS, variable
 from polybus.errors import RequestFailed, WorkerRejected
 from support.commands import Running, Served, closing, environment, polybus, wait_until
+from support.patience import patient
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def working(broker: Served) -> Iterator[None]:
         yield
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
 
 
 class Commands:
@@ -235,7 +236,7 @@ def test_a_call_without_an_answer_says_who_serves(commands: Commands, broker: Se
         going_on = threading.Event()
 
         def wait(request: Request) -> bytes:
-            going_on.wait(20)
+            going_on.wait(patient(20))
             return b""
 
         slow = Worker({"slow": wait}, broker.endpoints["ebus.backend"], "ebus")
@@ -248,7 +249,7 @@ def test_a_call_without_an_answer_says_who_serves(commands: Commands, broker: Se
         finally:
             going_on.set()
             slow.stop()
-            thread.join(10)
+            thread.join(patient(10))
     assert "1 worker serves it; 1 request runs and 0 wait, this one included" in text
 
 
@@ -266,7 +267,7 @@ def test_what_the_default_queue_says_is_told_as_its_own(commands: Commands, brok
         assert "nobody serves" not in refused(commands.run("call", "default", *place))
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
 
 
 def test_sent_jobs_are_confirmed(commands: Commands, broker: Served) -> None:
@@ -379,7 +380,7 @@ def test_cancel_tells_the_client(commands: Commands, broker: Served) -> None:
         assert b"nobody" in commands.ok(broker, "queues", "--requests")
         assert commands.ok(broker, "cancel", row["token"]) == f"cancelled {row['token']}\n".encode()
         with pytest.raises(RequestFailed) as caught:
-            pending.result(10)
+            pending.result(patient(10))
         assert caught.value.code in ("cancelled", "rejected")
     place = ("--data-dir", str(broker.data_dir))
     assert "queues --requests" in refused(commands.run("cancel", "nothing", *place))

@@ -18,6 +18,7 @@ from polybus.client.admin import AdminClient
 from polybus.client.handlers import Request
 from polybus.client.worker import Worker
 from support.commands import Served, environment, wait_until
+from support.patience import patient
 
 QUICK = ("--set", "jobs.backoff_s=0.05", "--set", "broker.drain_s=0.5")
 
@@ -77,7 +78,7 @@ class Mailer:
     def mail(self, request: Request) -> bytes:
         self.seen.append(request.body)
         if request.body == b"wait":
-            self.gate.wait(20)
+            self.gate.wait(patient(20))
         elif not self.works:
             raise RuntimeError("smtp is down")
         return b"sent " + request.body
@@ -95,7 +96,7 @@ def working(broker: Served, mailer: Mailer) -> Iterator[None]:
     finally:
         mailer.gate.set()
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
 
 
 def token_of(shell: Shell, job: str) -> str:

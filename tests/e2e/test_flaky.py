@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import patient
+
 ROOT = Path(__file__).resolve().parents[2]
 # Fails in the first run and passes in the second.
 FLAKY = """
@@ -43,7 +45,13 @@ class Project:
         }
         env = {**clean, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "JOBS": str(jobs)}
         run = subprocess.run(
-            command, cwd=self._folder, env=env, capture_output=True, text=True, timeout=50, check=False
+            command,
+            cwd=self._folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=patient(50),
+            check=False,
         )
         return run.returncode, run.stdout
 

@@ -81,7 +81,7 @@ def working(broker: Served, dialect: str = "ebus", **handlers: Handler) -> Itera
         yield worker
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(patient(10))
 
 
 def client_of(broker: Served, dialect: str = "mdr") -> Client:

@@ -18,6 +18,7 @@ import zmq
 from fuzz.raw import RawPeers
 from polybus import Client, RequestFailed
 from support.live import WAIT_S, LiveBroker, wait_for
+from support.patience import patient
 
 Socket = zmq.Socket[bytes]
 
@@ -172,7 +173,7 @@ def test_everyone_gets_everything_from_the_current_values_on_exactly_once(
         published = {topic: number for topic, number in newest.items() if number}
         for listener in listeners:
             wanted = {t: n for t, n in published.items() if t.startswith(listener.prefixes)}
-            wait_for(lambda one=listener, values=wanted: one.has(values), 30)
+            wait_for(lambda one=listener, values=wanted: one.has(values), patient(30))
         facts = broker.ask("status")
         assert (facts["publications_dropped"], facts["internal_errors"]) == (0, 0)
         assert (facts["published"], facts["last_values"]) == (total, len(published))
@@ -328,7 +329,7 @@ def test_a_thousand_subscribers(context: Context) -> None:
         sockets = [subscriber(context, ports[n % 2], b"all/", b"own/%d" % n) for n in range(count)]
         for socket in sockets:
             assert take(socket, 60) == [b"all/last", b"value"]
-        wait_for(lambda: status(broker, "subscriptions") == count + 2, 30)
+        wait_for(lambda: status(broker, "subscriptions") == count + 2, patient(30))
         for number in range(3):
             publisher.say(b"all/%d" % number, b"live")
         for number, socket in enumerate(sockets):
@@ -338,7 +339,9 @@ def test_a_thousand_subscribers(context: Context) -> None:
         assert status(broker, "publications_dropped") == 0
         for socket in sockets:
             socket.close(0)
-        wait_for(lambda: (status(broker, "subscribers"), status(broker, "subscriptions")) == (0, 0), 30)
+        wait_for(
+            lambda: (status(broker, "subscribers"), status(broker, "subscriptions")) == (0, 0), patient(30)
+        )
 
 
 DOOMED = """
@@ -402,7 +405,9 @@ def test_hostile_bytes_beside_real_subscribers(context: Context) -> None:
             hostile.close()
         for socket in real:
             assert [int(take(socket)[1]) for _ in range(400)] == list(range(400))
-        wait_for(lambda: (status(broker, "subscribers"), status(broker, "subscriptions")) == (2, 2), 30)
+        wait_for(
+            lambda: (status(broker, "subscribers"), status(broker, "subscriptions")) == (2, 2), patient(30)
+        )
         facts = broker.ask("status")
         assert facts["internal_errors"] == 0
         assert facts["invalid"] > 0

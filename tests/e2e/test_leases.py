@@ -206,7 +206,7 @@ def test_a_node_that_was_killed_and_started_again_has_its_name_at_once(broker: L
     first.die()
     with Peer(broker["dbp.port"]) as again:
         again.send(b"", b"UwU", TIME, json.dumps(first.info).encode())
-        assert again.recv(10.0)[1] == b"OwO"
+        assert again.recv(patient(10.0))[1] == b"OwO"
 
 
 # -- restarts -----------------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ def test_registrations_outlive_the_broker(broker: LiveBroker) -> None:
         called._to = talking._to = ("127.0.0.1", int(broker["dbp.udp"].rpartition(":")[2]))
         wait_for(lambda: called.beats and (view(broker, "called") or {}).get("beats") == "udp")
         # Whose conversation is lost is told to register again.
-        wait_for(lambda: talking.endings, 20.0)
-        wait_for(lambda: view(broker, "silent") is None, 20.0)
+        wait_for(lambda: talking.endings, patient(20.0))
+        wait_for(lambda: view(broker, "silent") is None, patient(20.0))
         # It had the whole time that any node has.
         assert time.monotonic() - began > LIVENESS - 0.5
         assert view(broker, "called") is not None

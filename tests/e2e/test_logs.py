@@ -168,7 +168,7 @@ def test_following_over_a_restart(tmp_path: Path) -> None:
                 say("three")
                 wait_until(lambda: heard("three"))
                 program.stdin.close()
-                assert program.wait(20) == 0
+                assert program.wait(patient(20)) == 0
                 assert following.end(signal.SIGINT) == 130
 
 
@@ -177,7 +177,7 @@ class Publisher:
 
     def __init__(self, broker: Served) -> None:
         self._socket = PublishingSocket("ebus", broker.endpoints["ebus.publish"], zmq.Context.instance())
-        self._socket.join(20)
+        self._socket.join(patient(20))
 
     def publish(self, topic: bytes, body: bytes) -> None:
         self._socket.send([topic, body], 20)

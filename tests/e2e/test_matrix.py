@@ -28,7 +28,7 @@ def broker() -> Iterator[LiveBroker]:
         entries = [[name, broker[WORKER_PORTS[name]], {f"echo-{name}": "echo"}] for name in DIALECTS]
         workers = subprocess.Popen([sys.executable, str(PEER), "worker", json.dumps(entries)])
         try:
-            wait_for(lambda: broker.has_workers(*(f"echo-{name}" for name in DIALECTS)), 30)
+            wait_for(lambda: broker.has_workers(*(f"echo-{name}" for name in DIALECTS)), patient(30))
             yield broker
         finally:
             workers.kill()

@@ -55,7 +55,7 @@ def serving(broker: Served, service: str = "echo") -> Iterator[None]:
         yield
     finally:
         worker.stop()
-        thread.join(20)
+        thread.join(patient(20))
 
 
 def ask(broker: Served, do: str, **facts: Any) -> Any:
@@ -202,7 +202,7 @@ def test_top_once(broker: Served, tmp_path: Path) -> None:
             shown = polybus("top", "--once", *place, cwd=tmp_path, env={"COLUMNS": "60"})
         finally:
             is_over.set()
-            talking.join(20)
+            talking.join(patient(20))
     assert done.returncode == 0, done.stderr
     look = json.loads(done.stdout)
     (echo_row,) = look["services"]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
+import zmq
 
 from conformance.live_settings import BEAT_S, DEAD_S, FAST
 from support.live import POLYBUS, LiveBroker, Peer, wait_for
@@ -50,7 +51,7 @@ def ask(client: Peer, dialect: str, count: int, handler_s: float) -> None:
 
 
 def answer(client: Peer, timeout_s: float) -> bytes:
-    frames = client.recv(timeout_s)
+    frames = client.recv(patient(timeout_s))
     assert frames[:2] == [b"MDRC01", b"\x03"]
     assert frames[3] == b"r1"
     return frames[4]
@@ -76,7 +77,7 @@ def test_one_answer_of_slow_workers(dialect: str, count: int) -> None:
         # They work again, on whatever connection they have.
         ask_again = [b"MDRC01", b"\x01", f"{dialect}-{count}-{SLOW_S:g}".encode(), b"r2", b"again"]
         client.send(*ask_again)
-        assert client.recv(10 * SLOW_S)[3:] == [b"r2", b"again done"]
+        assert client.recv(patient(10 * SLOW_S))[3:] == [b"r2", b"again done"]
 
 
 @pytest.mark.parametrize("dialect", sorted(set(DIALECTS) - {"dbp"}))
@@ -87,7 +88,7 @@ def test_a_worker_that_dies_is_found_as_fast_as_ever(dialect: str) -> None:
         workers(broker, dialect, 1, 600.0) as (first,),
     ):
         ask(client, dialect, 1, 600.0)
-        assert first.begun.wait(10.0)
+        assert first.begun.wait(patient(10.0))
         service = f"{dialect}-1-600".encode()
         other = SilentWorker(broker, talks(BEAT_S)[dialect], service, 0.0, BEAT_S)
         try:
@@ -97,7 +98,7 @@ def test_a_worker_that_dies_is_found_as_fast_as_ever(dialect: str) -> None:
             assert answer(client, 30.0) == b"work done"
             assert other.runs == [b"work"]
             # Time enough for a slow machine, far less than the handler takes.
-            assert time.monotonic() - began < DEAD_S + 10.0
+            assert time.monotonic() - began < DEAD_S + patient(10.0)
         finally:
             other.end()
 
@@ -112,7 +113,10 @@ def test_a_queue_gives_its_workers_more_time() -> None:
         ask(client, "mdr", 2, SLOW_S)
         assert answer(client, 10 * SLOW_S) == b"work done"
         assert [worker.runs for worker in found if worker.runs] == [[b"work"]], "one run, two workers"
-        assert broker.ask("status")["workers_lost"] == 0
+        # Nor was it taken from the silent worker. The idle one has no more time than before, and may have
+        # missed a beat on a busy machine.
+        totals = broker.ask("status")
+        assert (totals["dispatched"], totals["requeued"]) == (1, 0)
 
 
 @pytest.mark.long
@@ -135,10 +139,17 @@ def test_handlers_of_twelve_and_sixty_seconds_with_the_usual_intervals() -> None
             assert 1 <= len(runs) <= case[1], (case, len(runs))
             if case[1] == 1:
                 assert len(runs) == 1, case
+        # The others who were given a request answer it, too, and no client hears of that.
+        every = [worker for several in found.values() for worker in several]
+        wait_for(lambda: all(worker.answered == len(worker.runs) for worker in every), patient(120.0))
+        assert sum(worker.answered for worker in every) > len(cases), "nobody ran what another one had"
+        poller = zmq.Poller()
+        for client in clients.values():
+            poller.register(client.socket, zmq.POLLIN)
+        assert poller.poll(1000) == []
         totals = broker.ask("status")
         assert totals["replied"] == len(cases)
         assert totals["answers_lost"] == 0
-        assert all(client.get(0.1) is None for client in clients.values())
 
 
 # eMQP has no word for it, and a DBP name has one worker.
@@ -177,7 +188,7 @@ def test_a_worker_whose_request_another_one_answered_is_sent_away_once(dialect: 
         first.send(*talk.beat(service))
         first.recv_until(talk.is_goodbye)
         # The next request is behind everything else that the broker had to say to it.
-        wait_for(lambda: not broker.has_workers(service.decode()), 30.0)
+        wait_for(lambda: not broker.has_workers(service.decode()), patient(30.0))
         for frames in talk.hello(service):
             first.send(*frames)
         client.send(b"MDRC01", b"\x01", service, b"r2", b"again")

@@ -41,7 +41,7 @@ class Mailer:
 
     def mail(self, request: Request) -> bytes:
         if request.body == b"wait":
-            self.gate.wait(20)
+            self.gate.wait(patient(20))
         elif not self.works:
             raise RuntimeError("smtp is down")
         return b"sent " + request.body

@@ -63,7 +63,7 @@ def test_a_hermes_client_sees_every_dialect_and_pings_services(broker: Broker, h
 def call(hermes: Hermes, client: Client, body: bytes) -> bytes:
     """The answer of a service that may have to be started again meanwhile: its call is not lost."""
     pending = client.submit("rohan", body, timeout_s=patient(20))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patient(20)
     while not pending.is_done and time.monotonic() < deadline:
         hermes.revive()
         with contextlib.suppress(RequestTimeout, RequestFailed):

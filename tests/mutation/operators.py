@@ -52,7 +52,7 @@ READS_TEXT = frozenset({"execute", "executemany", "executescript", "strftime", "
 NAMES_IN_ERRORS = frozenset(
     {"read_name", "read_id", "read_text", "read_json_object", "check_name", "check_id", "wrong_length"}
     | {"bare", "_naming", "_named", "_envelope", "_exactly_two", "_between", "_is_long", "_check_joined"}
-    | {"_words", "_optional_name", "_optional_frame"}
+    | {"_words", "_optional_name", "_optional_frame", "read_json_objects"}
 )
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

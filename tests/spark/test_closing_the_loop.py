@@ -24,6 +24,7 @@ from polybus.journal.reader import segment_files
 from polybus.spark.pipeline import Pipeline
 from polybus.spark.tables import read_table
 from support.commands import Served
+from support.patience import patient
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def working(broker: Served, mail: Mail) -> Iterator[None]:
         yield
     finally:
         worker.stop()
-        thread.join(20)
+        thread.join(patient(20))
 
 
 def archived(journal: Path) -> Counter[str]:
@@ -106,7 +107,7 @@ def test_a_failing_service(
             Client(broker.endpoints["majordomo.clients"], "mdr") as client,
             pytest.raises(RequestFailed, match="expired"),
         ):
-            client.submit("fax", b"anybody?", 20).result(20)
+            client.submit("fax", b"anybody?", patient(20)).result(patient(20))
         for name in ("ada", "bob"):
             assert run(["send", "email", name, "--guarantee", "--data-dir", str(broker.data_dir)]) == 0
         until(lambda: archived(journal)["dead"] >= 3, "the dead letters")
@@ -118,7 +119,7 @@ def test_a_failing_service(
                 alarm = Alarm(None, broker.data_dir)
                 rules = read_rules(["error_rate=50%"])
                 Pipeline(spark, str(journal), str(tables), rules=rules, alarm=alarm).build()
-                found = heard.get(20)
+                found = heard.get(patient(20))
         assert found is not None
         assert found[0] == "polybus.alert.email"
         alert = json.loads(found[1])

@@ -15,6 +15,7 @@ from polybus import Client, Request, RequestFailed, Worker, WorkerRejected
 from polybus.client.admin import AdminClient
 from polybus.spark.pipeline import Pipeline
 from support.commands import Served, environment
+from support.patience import patient
 from support.programs import peer_places
 from support.waiting import until
 
@@ -47,18 +48,18 @@ def make_traffic(broker: Served) -> None:
     worker = Worker({"hello": hello}, broker.endpoints["ebus.backend"], "ebus")
     thread = threading.Thread(target=worker.run)
     thread.start()
-    with Client(broker.endpoints["majordomo.clients"], "mdr", timeout_s=20) as client:
+    with Client(broker.endpoints["majordomo.clients"], "mdr", timeout_s=patient(20)) as client:
         assert list(client.call_many("hello", [b"%d" % number for number in range(50)]))
         with pytest.raises(RequestFailed, match="whom shall I greet"):
             client.call("hello", b"")
     worker.stop()
-    thread.join(20)
+    thread.join(patient(20))
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "ground_station" / "station.py")],
         env=environment(peer_places(broker.endpoints)),
         capture_output=True,
         text=True,
-        timeout=STATION_S,
+        timeout=patient(STATION_S),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ import pytest
 
 from polybus.errors import ConfigError
 from polybus.spark import session
+from support.patience import patient
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -91,7 +92,12 @@ def test_it_is_quiet_and_leaves_nothing_behind(tmp_path: Path) -> None:
     environ |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(work)}
     environ["SPARK_LOCAL_DIRS"] = str(work)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], cwd=work, env=environ, capture_output=True, text=True, timeout=270
+        [sys.executable, "-c", SCRIPT],
+        cwd=work,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=patient(270),
     )
     assert (done.returncode, done.stderr) == (0, "")
     until(lambda: not Path("/proc", done.stdout.strip()).exists(), "the end of Java")
@@ -122,7 +128,7 @@ def test_what_spark_submit_was_told_counts(tmp_path: Path) -> None:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=270,
+        timeout=patient(270),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["local[3]", "theirs", "9", "false", "Asia/Tokyo", "one", "--two"]

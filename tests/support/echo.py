@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import zmq
 
 from support.live import LiveBroker, wait_for
+from support.patience import patient
 
 
 class Echo(threading.Thread):
@@ -39,7 +40,7 @@ class Echo(threading.Thread):
 
     def end(self) -> None:
         self._ending.set()
-        self.join(10.0)
+        self.join(patient(10.0))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import zmq
 
 from support.live import LiveBroker
+from support.patience import patient
 
 Frames = list[bytes]
 EMQP: Final = b"eMQP/1.0"
@@ -149,7 +150,8 @@ def talks(heartbeat_s: float) -> dict[str, Talk]:
 
 
 class SilentWorker(threading.Thread):
-    """A worker whose handler takes so long. `runs` has the bodies that it was given, in order."""
+    """A worker whose handler takes so long. `runs` has the bodies that it was given, in order; `answered` is
+    how many of them it has answered."""
 
     def __init__(
         self, broker: LiveBroker, talk: Talk, service: bytes, handler_s: float, heartbeat_s: float
@@ -162,6 +164,7 @@ class SilentWorker(threading.Thread):
         self._heartbeat_s = heartbeat_s
         self._ending = threading.Event()
         self.runs: list[bytes] = []
+        self.answered = 0
         self.begun = threading.Event()
         self.start()
 
@@ -198,8 +201,9 @@ class SilentWorker(threading.Thread):
                 return
             for frames in talk.reply(envelope, body + b" done"):
                 socket.send_multipart(frames)
+            self.answered += 1
 
     def end(self) -> None:
         """Close the socket at once, as a killed process would."""
         self._ending.set()
-        self.join(10.0)
+        self.join(patient(10.0))

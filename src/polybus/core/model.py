@@ -71,8 +71,9 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     queue_length: Positive = 250_000
     # Programs send a hundred thousand requests before they read an answer; one with many more never will.
     outstanding_per_client: Positive = 250_000
-    # Answers that wait because their client's pipe is full: for one client, and for all of them.
+    # Answers that wait because their client's pipe is full: for one client.
     pending_bytes_per_client: Positive = 256 * 1024 * 1024
+    # The same for all clients. Beyond it those lose answers that have more than their share of it waiting.
     pending_bytes: Positive = 1024 * 1024 * 1024
     # Names come from the wire: without a bound a hostile peer fills the memory with them.
     services: Positive = 10_000

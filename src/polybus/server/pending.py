@@ -4,6 +4,11 @@ A client may send a hundred thousand requests before it reads the first answer. 
 `broker.pipe_messages` messages; what libzmq refuses beyond that waits here, in order, and is sent when there
 is room.  libzmq does not say when that is, so the broker tries again after a few milliseconds.  What waits is
 bounded in bytes, for each client and in total (`limits.pending_bytes_per_client`, `limits.pending_bytes`).
+
+When the total is used up, those pay that use most of it.  The share of a client is the total divided by the
+number of clients that something waits for.  A client loses its new message if that would bring it above its
+share; otherwise the client that holds the most loses its newest messages until there is room.  So a client
+that has little waiting loses nothing because of others.
 """
 
 from __future__ import annotations
@@ -68,6 +73,8 @@ class Pending:
         # By client, the one that was tried longest ago first: link, frames and action of each message.
         self._waiting: dict[Address, deque[tuple[int, Message, Any]]] = {}
         self._bytes_of: dict[Address, int] = {}
+        # Who held the most when that was looked up last.
+        self._largest: Address = (0, b"")
         self.messages = 0
         self.bytes = 0
         # When to try again; infinity while nothing waits.
@@ -83,19 +90,21 @@ class Pending:
     def add(
         self, client: Address, link: int, message: Message, source: Any, limits: Limits, now: float
     ) -> None:
-        """Let a message wait behind those that do already, or give it up if too much waits."""
+        """Let a message wait behind those that do already; if too much waits, give up this one or another."""
         size = _size(message)
         held = self._bytes_of.get(client, 0)
-        is_too_much = held + size > limits.pending_bytes_per_client
-        if is_too_much or self.bytes + size > limits.pending_bytes:
-            setting = PER_CLIENT if is_too_much else IN_ALL
-            why = (
-                f"its pipe is full, and {setting} allows no more to wait: {held} bytes wait for it, "
-                f"{self.bytes} for all clients"
-            )
-            self.lost.note(client, setting)
-            self._on_lost(client, source, why, now)
+        if held + size > limits.pending_bytes_per_client:
+            self._give_up(client, source, PER_CLIENT, now)
             return
+        if self.bytes + size > limits.pending_bytes:
+            clients = len(self._bytes_of) + (client not in self._bytes_of)
+            share = limits.pending_bytes // clients
+            if held + size > share:
+                self._give_up(client, source, IN_ALL, now)
+                return
+            # The others hold more than their shares together, so one of them holds more than its own.
+            while self.bytes + size > limits.pending_bytes:
+                self._take_from_largest(share, now)
         self._waiting.setdefault(client, deque()).append((link, message, source))
         self._bytes_of[client] = held + size
         self.bytes += size
@@ -132,13 +141,37 @@ class Pending:
         self._pause_s = RETRY_S if moved else min(2 * self._pause_s, RETRY_MAX_S)
         self.next_at = now + self._pause_s if self._waiting else inf
 
+    def _take_from_largest(self, share: int, now: float) -> None:
+        """Give up the newest message of a client that holds more than its share."""
+        if self._bytes_of.get(self._largest, 0) <= share:
+            # It pays until it is down to its share: looking for the largest every time costs too much.
+            self._largest = max(self._bytes_of, key=self._bytes_of.__getitem__)
+        client = self._largest
+        queue = self._waiting[client]
+        _, message, source = queue.pop()
+        self._give_up(client, source, IN_ALL, now)
+        self._subtract(client, message)
+        if not queue:
+            del self._waiting[client], self._bytes_of[client]
+
+    def _give_up(self, client: Address, source: Any, setting: str, now: float) -> None:
+        why = (
+            f"its pipe is full, and {setting} allows no more to wait: {self._bytes_of.get(client, 0)} bytes "
+            f"wait for it, {self.bytes} for all clients"
+        )
+        self.lost.note(client, setting)
+        self._on_lost(client, source, why, now)
+
     def _drop_first(self, client: Address, queue: deque[tuple[int, Message, Any]]) -> Any:
         _, message, source = queue.popleft()
+        self._subtract(client, message)
+        return source
+
+    def _subtract(self, client: Address, message: Message) -> None:
         size = _size(message)
         self._bytes_of[client] -= size
         self.bytes -= size
         self.messages -= 1
-        return source
 
     def _lose(self, client: Address, queue: deque[tuple[int, Message, Any]], now: float) -> None:
         """The client is gone: nobody will read what waits for it."""

@@ -29,7 +29,7 @@ from polybus.wire.dbp_info import (
     RegistrationRefused,
     read_changes,
     read_info,
-    read_json_object,
+    read_json_objects,
     write_changes,
     write_info,
 )
@@ -217,8 +217,9 @@ def _read_update(frames: Frames, at: int, form: TimeForm) -> Update:
 
 
 def _read_approved(frames: Frames, at: int, form: TimeForm) -> Approved:
-    config = _optional_frame(frames, at, "APPROVED")
-    return Approved(read_json_object(config, "configuration") if len(config) else {}, form)
+    # "6 or more frames" with "Frame 3+" for the configuration: any number of objects, and empty frames.
+    config = [frame for frame in frames[at + 2 :] if len(frame)]
+    return Approved(read_json_objects(config, "configuration"), form)
 
 
 def _read_denied(frames: Frames, at: int, form: TimeForm) -> Denied:

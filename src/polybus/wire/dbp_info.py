@@ -159,23 +159,24 @@ def _is_shallow(value: object, levels: int) -> bool:
     return True
 
 
-def _read_objects(frames: Frames) -> dict[str, Any]:
+def read_json_objects(frames: Frames, what: str) -> dict[str, Any]:
+    """Several JSON objects as one; of two values for one key the later one counts."""
     size = sum(len(frame) for frame in frames)
     if len(frames) > MAX_INFO_FRAMES or size > MAX_TEXT_BYTES:
         raise refuse(
             "too_long",
-            f"service information has {len(frames)} frames of {size} bytes; allowed are {MAX_INFO_FRAMES} "
-            f"and {MAX_TEXT_BYTES}",
+            f"{what} has {len(frames)} frames of {size} bytes; allowed are {MAX_INFO_FRAMES} and "
+            f"{MAX_TEXT_BYTES}",
         )
     given: dict[str, Any] = {}
     for frame in frames:
-        given |= read_json_object(frame, "service information")
+        given |= read_json_object(frame, what)
     return given
 
 
 def _read_fields(frames: Frames, form: TimeForm) -> dict[str, Any]:
     try:
-        given = _read_objects(frames)
+        given = read_json_objects(frames, "service information")
     except RemoteProtocolError as error:
         raise RegistrationRefused((str(error),), form) from None
     fields: dict[str, Any] = {}

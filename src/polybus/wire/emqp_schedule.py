@@ -22,7 +22,18 @@ from msgspec import Struct
 
 from polybus.errors import LocalProtocolError
 from polybus.wire.emqp_headers import NO_HEADERS, Headers, read_headers, write_headers
-from polybus.wire.frames import EMPTY, Frame, Frames, check_id, check_name, read_id, read_name, refuse
+from polybus.wire.frames import (
+    EMPTY,
+    MAX_NAME_BYTES,
+    Frame,
+    Frames,
+    check_id,
+    check_name,
+    is_name,
+    read_id,
+    read_name,
+    refuse,
+)
 
 # A scheduled message is stored, hashed and parsed as a whole: a larger one belongs somewhere else.
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
@@ -53,7 +64,7 @@ class Schedule(Struct, frozen=True):
 
 
 class Unschedule(Struct, frozen=True):
-    """Client to broker to all schedulers: run this no more.  The queue may be empty."""
+    """Client to broker to all schedulers: run this no more.  The queue is empty if it was no name."""
 
     msg_id: bytes
     queue: bytes
@@ -82,14 +93,22 @@ def read_schedule(frames: Frames, at: int) -> Schedule:
 
 def read_unschedule(frames: Frames, at: int) -> Unschedule:
     long = _is_long(frames, at, "UNSCHEDULE")
+    queue = _ignored_queue(frames[at + 3])
     return Unschedule(
         read_id(frames[at + 2], "message id"),
-        # The document ignores the queue here, so it may be missing.
-        read_name(frames[at + 3], "queue name") if len(frames[at + 3]) else EMPTY,
+        queue,
         _read_message(frames[at + (6 if long else 5)]),
         read_headers(frames[at + 4]),
-        tuple(frames[at:]),
+        (*frames[at : at + 3], queue, *frames[at + 4 :]),
     )
+
+
+def _ignored_queue(frame: Frame) -> bytes:
+    """The document ignores the queue of UNSCHEDULE, so anything may stand there.
+
+    What is no name is not passed on: public schedulers decode every frame as text.
+    """
+    return frame if type(frame) is bytes and len(frame) <= MAX_NAME_BYTES and is_name(frame) else EMPTY
 
 
 def write_schedule(message: Schedule, tag: bytes, document: bool = False) -> list[Frame]:

@@ -15,6 +15,7 @@ from polybus.cli.options import WrongUse
 from polybus.client.pubsub import Subscription
 from polybus.spark.rules import Rules
 from support.live import LiveBroker
+from support.patience import patient
 from support.waiting import until
 
 ROW: dict[str, Any] = {
@@ -105,7 +106,7 @@ def test_subscribers_get_them_in_order(dialect: str, tmp_path: Path) -> None:
             until(lambda: broker.ask("status")["subscriptions"], "the subscription")
             later = {**ROW, "window_start": datetime(2026, 5, 1, 13, tzinfo=UTC), "subject": "größe"}
             Alarm(place, tmp_path)([later, ROW])
-            found = [heard.get(10), heard.get(10)]
+            found = [heard.get(patient(10)), heard.get(patient(10))]
     assert [one and one[0] for one in found] == ["polybus.alert.mail", "polybus.alert.größe"]
     assert found[0] is not None
     assert json.loads(found[0][1])["rule"] == "error_rate"

@@ -25,6 +25,7 @@ from polybus.client.aio_jobs import LoopDesk
 from polybus.client.desk import ThreadDesk
 from polybus.client.questions import Question
 from support.fake_brokers import Background, FakeBroker
+from support.patience import patient
 from support.waiting import until
 
 REFUSAL = b'{"error":"queue_full","detail":"no room"}'
@@ -39,7 +40,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def desk(broker: FakeBroker) -> Iterator[ThreadDesk]:
-    desk = ThreadDesk(lambda: Client(broker.endpoint, timeout_s=10.0))
+    desk = ThreadDesk(lambda: Client(broker.endpoint, timeout_s=patient(10.0)))
     yield desk
     desk.close()
 
@@ -185,7 +186,7 @@ def test_a_loop_keeps_its_connection_and_loses_it_with_its_end(broker: FakeBroke
     clients: list[AsyncClient] = []
 
     def make() -> AsyncClient:
-        clients.append(AsyncClient(broker.endpoint, timeout_s=10.0))
+        clients.append(AsyncClient(broker.endpoint, timeout_s=patient(10.0)))
         return clients[-1]
 
     desk = LoopDesk(make)
@@ -206,7 +207,7 @@ def test_a_loop_keeps_its_connection_and_loses_it_with_its_end(broker: FakeBroke
 
 
 def test_posted_tasks(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    bus = Bus(broker.endpoint, timeout_s=10.0)
+    bus = Bus(broker.endpoint, timeout_s=patient(10.0))
     job = bus.job(name="a.b")(lambda: None)
     replies = [b"{}", REFUSAL, b"{}", REFUSAL]
     thread = Background(lambda: [answer(broker, reply) for reply in replies])
@@ -229,7 +230,7 @@ def test_posted_tasks(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_what_nobody_asked_about_is_logged(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    bus = Bus(broker.endpoint, timeout_s=10.0)
+    bus = Bus(broker.endpoint, timeout_s=patient(10.0))
     job = bus.job(name="a.b")(lambda: None)
 
     async def main() -> None:

@@ -43,6 +43,7 @@ from polybus.client.jobs import Job
 from polybus.client.many import AT_ONCE, AT_ONCE_BYTES
 from polybus.client.questions import Question
 from support.fake_desk import FakeDesk
+from support.patience import patient
 
 MODULE = __name__
 
@@ -377,7 +378,7 @@ ELSEWHERE = "Bus('tcp://127.0.0.1:1', timeout_s=0.01)"
 def run_program(folder: Path, *how: str) -> list[str]:
     (folder / "program.py").write_text(textwrap.dedent(PROGRAM).replace("Bus()", ELSEWHERE))
     done = subprocess.run(
-        [sys.executable, *how], cwd=folder, capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, *how], cwd=folder, capture_output=True, text=True, check=True, timeout=patient(30)
     )
     return done.stdout.splitlines()
 
@@ -692,7 +693,7 @@ def test_a_new_thread_goes_to_where_the_broker_was(monkeypatch: pytest.MonkeyPat
 
     thread = threading.Thread(target=ask)
     thread.start()
-    thread.join(10)
+    thread.join(patient(10))
     assert len(raised) == 1
     bus.close()
     # Somebody who has never seen a broker is told so.

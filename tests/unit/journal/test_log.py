@@ -162,7 +162,7 @@ def test_it_does_not_wait_for_more_when_it_is_to_end(folder: Path) -> None:
     # The thread finds that it is to end when it starts, so that it cannot be in its pause already.
     writer._stopping = True
     writer.start()
-    assert writer.stop(timeout_s=30.0) == 0
+    assert writer.stop(timeout_s=patient(30.0)) == 0
     assert not writer._thread.is_alive()
     assert [payload for _, _, payload in records_in(folder)] == [b"last words"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from math import inf
+from random import Random
 from typing import Any
 
 import pytest
@@ -143,3 +144,77 @@ def test_the_limit_of_all_clients_in_bytes() -> None:
     assert desk.pending.bytes == 2 * size
     assert [name for name, _, _ in desk.lost] == [b"eve"]
     assert desk.pending.facts()["answers_lost_at"] == {"limits.pending_bytes": 1}
+
+
+def test_who_has_little_waiting_loses_nothing_because_of_others() -> None:
+    size = OVERHEAD_BYTES + len(b"ann") + 100
+    desk = Desk(Limits(pending_bytes=12 * size))
+    bodies = [b"%02d" % number + b"x" * 98 for number in range(12)]
+    for body in bodies[:8]:
+        desk.add(ANN, body)
+    for body in bodies[:4]:
+        desk.add(BOB, body)
+    assert not desk.lost, "the total is used up and not exceeded"
+    # The third of eve is four messages. Those who hold the most pay, with their newest: here ann.
+    for body in bodies[:4]:
+        desk.add((1, b"eve"), body)
+    assert [(name, ident) for name, ident, _ in desk.lost] == [(b"ann", body) for body in bodies[7:3:-1]]
+    assert f"limits.pending_bytes allows no more to wait: {8 * size} bytes wait for it" in desk.lost[0][2]
+    assert desk.pending.facts() == {
+        "pending_messages": 12,
+        "pending_bytes": 12 * size,
+        "answers_lost_at": {"limits.pending_bytes": 4},
+    }
+    # Who has its share pays itself.
+    desk.add((1, b"eve"), bodies[4])
+    assert [(name, ident) for name, ident, _ in desk.lost[4:]] == [(b"eve", bodies[4])]
+    desk.pipes.room = dict.fromkeys((b"ann", b"bob", b"eve"), 100)
+    desk.pending.resume(NOW + 1)
+    # What is left is in order.
+    for name in (b"ann", b"bob", b"eve"):
+        assert [body for client, body in desk.pipes.sent if client == name] == bodies[:4]
+    assert not desk.pending
+    assert desk.pending.bytes == 0
+
+
+def test_a_client_that_pays_with_its_only_message_waits_for_nothing_more() -> None:
+    size = OVERHEAD_BYTES + len(b"ann") + 1000
+    desk = Desk(Limits(pending_bytes=size))
+    desk.add(ANN, b"x" * 1000)
+    desk.add(BOB, b"y")
+    assert [name for name, _, _ in desk.lost] == [b"ann"]
+    assert ANN not in desk.pending
+    desk.pipes.room = {b"ann": 1, b"bob": 1}
+    desk.pending.resume(NOW + 1)
+    assert desk.pipes.sent == [(b"bob", b"y")]
+    # It can wait again.
+    desk.add(ANN, b"z")
+    assert desk.pending.messages == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_within_its_share_nothing_is_lost_whatever_the_others_do(seed: int) -> None:
+    random = Random(seed)
+    limit = 20_000
+    desk = Desk(Limits(pending_bytes=limit))
+    clients = [(1, b"c%d" % number) for number in range(5)]
+    for _ in range(500):
+        client = random.choice(clients)
+        before = {client: held_by(desk, client) for client in clients}
+        lost = len(desk.lost)
+        body = b"x" * random.choice((10, 500, 3000))
+        desk.add(client, body)
+        size = OVERHEAD_BYTES + len(client[1]) + len(body)
+        waiting = sum(bool(held) or other == client for other, held in before.items())
+        for name, _, _ in desk.lost[lost:]:
+            held = before[1, name] + (size if name == client[1] else 0)
+            assert held > limit // waiting, "it was within its share"
+        assert desk.pending.bytes == sum(held_by(desk, client) for client in clients) <= limit
+        if random.random() < 0.2:
+            desk.pipes.room = {random.choice(clients)[1]: random.randrange(5)}
+            desk.pending.resume(desk.pending.next_at)
+    assert desk.lost
+
+
+def held_by(desk: Desk, client: tuple[int, bytes]) -> int:
+    return desk.pending._bytes_of.get(client, 0)

@@ -13,6 +13,7 @@ import pytest
 from polybus.errors import ConnectionLost
 from polybus.web import live as module
 from polybus.web.live import Live
+from support.patience import patient
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ def read(event: bytes) -> tuple[str, Any]:
 
 
 def run(test: Callable[[], Any]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), patient(30)))
 
 
 def test_ten_viewers_cost_what_one_costs() -> None:

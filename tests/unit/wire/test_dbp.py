@@ -142,6 +142,10 @@ def test_approved() -> None:
     frames = dbp.write_approved({"heartbeat_s": 2.5}, NOW_S, F)
     assert frames == [b"OwO", FLOAT, b'{"heartbeat_s":2.5}']
     assert dbp.read_as_node(frames) == dbp.Approved({"heartbeat_s": 2.5}, F)
+    # "6 or more frames", if a broker takes the document at its word.
+    more = [b'{"heartbeat_s":2.5}', b"", b'{"heartbeat_s":3,"liveness":4}']
+    assert dbp.read_as_node([b"OwO", FLOAT, *more]) == dbp.Approved({"heartbeat_s": 3, "liveness": 4}, F)
+    assert refused(lambda: dbp.read_as_node([b"OwO", FLOAT, *[b"{}"] * 33])) == "too_long"
 
 
 @pytest.mark.conforms("DBP-11")
@@ -288,7 +292,7 @@ def test_malformed_from_a_node(given: list[bytes], reason: str) -> None:
         ([b"UwU", FLOAT, DOCUMENT], "unknown_command"),
         ([b"OwO", FLOAT, b"[]"], "bad_json"),
         ([b"OwO", FLOAT, b"{"], "bad_json"),
-        ([b"OwO", FLOAT, b"{}", b""], "length"),
+        ([b"OwO", FLOAT, b"{}", b"[]"], "bad_json"),
     ],
 )
 def test_malformed_to_a_node(given: list[bytes], reason: str) -> None:

@@ -85,6 +85,16 @@ def test_unschedule() -> None:
     assert isinstance(emqp.read_from_client([*public[:5], b"soon", RUN, b""]), emqp.Unschedule)
 
 
+@pytest.mark.conforms("EMQP-39")
+@pytest.mark.parametrize("queue", [b"\xff", b"a\nb", b"x" * 256, Opaque(b"queue")])
+@pytest.mark.parametrize("form", [[RUN], [b"-1", RUN, b""]], ids=["document", "upstream"])
+def test_the_queue_of_unschedule_is_ignored_whatever_it_is(queue: bytes, form: list[bytes]) -> None:
+    head = [T, b"UNSCHEDULE", b"m1"]
+    message = emqp.read_from_client([*head, queue, b"", *form])
+    # Public schedulers decode every frame, so they get none that is no text.
+    assert message == emqp.Unschedule(b"m1", b"", RUN, raw=(*head, b"", b"", *form))
+
+
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
