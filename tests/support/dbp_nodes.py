@@ -5,7 +5,8 @@ with DbpNode(broker, "thermo", 0.2) as node:            # on a DEALER that it ke
     wait_for(lambda: node.questions)                    # … and it is asked
     node.answering = False                              # now it says nothing any more
 
-`own_address=True` is a node that registers over a REQ socket, closes it, and listens at its own address.
+`own_address=True` is a node that registers over a REQ socket, closes it, and listens at its own address; one
+with `transport="req"` alone keeps the DEALER that it registered on, and listens at its own address.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class DbpNode:
         self.last_beat_at = 0.0
         self._context = context or zmq.Context.instance()
         self._own_address = own_address
+        # Who serves on a DEALER has nothing to say elsewhere.
+        self._listens = own_address or transport == "req"
         self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._udp.bind(("127.0.0.1", 0))
         self._udp.setblocking(False)
@@ -110,8 +113,7 @@ class DbpNode:
             for asked in (self._router, self._dealer):
                 if asked is not None and asked in shown:
                     frames = asked.recv_multipart()
-                    # Who serves on a DEALER has nothing to say elsewhere.
-                    if asked is self._dealer or self._own_address:
+                    if asked is self._dealer or self._listens:
                         self._hear(asked, frames)
 
     def _hear(self, asked: zmq.Socket[bytes], frames: list[bytes]) -> None:
