@@ -7,6 +7,7 @@ with DbpNode(broker, "thermo", 0.2) as node:            # on a DEALER that it ke
 
 `own_address=True` is a node that registers over a REQ socket, closes it, and listens at its own address; one
 with `transport="req"` alone keeps the DEALER that it registered on, and listens at its own address.
+`is_original=True` registers as the original implementation does.
 """
 
 from __future__ import annotations
@@ -36,10 +37,13 @@ class DbpNode:
         transport: str | None = None,
         ip: str = "127.0.0.1",
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        is_original: bool = False,
     ) -> None:
         self.name = name
         self.heartbeat_s = heartbeat_s
-        self.beating = self.answering = True
+        # The original implementation sends no heartbeats.
+        self.beating = not is_original
+        self.answering = True
         # When what came (monotonic): beats of the broker in datagrams, its word that we must register again,
         # questions over TCP, calls.
         self.beats: list[float] = []
@@ -65,6 +69,8 @@ class DbpNode:
             "function": "test",
             "heartbeat": heartbeat_s,
         }
+        if is_original:
+            self.info = {"name": name, "interfaces": {"router": {"ip": ip, "port": self.port}}}
         if transport is not None:
             self.info["transport"] = transport
         self._done = threading.Event()
@@ -86,8 +92,8 @@ class DbpNode:
         assert asking.poll(int(WAIT_S * 1000)), "no answer to the registration"
         command, _, *rest = asking.recv_multipart()[len(lead) :]
         assert command == b"OwO", (command, rest)
-        self.agreed: dict[str, Any] = json.loads(rest[0])
-        self._to = ("127.0.0.1", self.agreed["udp"])
+        self.agreed: dict[str, Any] = json.loads(rest[0] or b"{}")
+        self._to = ("127.0.0.1", self.agreed.get("udp", 0))
         if self._own_address:
             asking.close(0)
         else:
