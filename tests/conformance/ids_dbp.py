@@ -60,6 +60,7 @@ DBP: Final[dict[str, str]] = {
     "DBP-50": "after a missed beat, heartbeats go to the REP socket at the registered address",
     "DBP-51": "a service on a REP socket at its registered address is called there",
     "DBP-52": "a service follows the configuration in APPROVED",
+    "DBP-53": "DENIED for unauthorised services: a REGISTRATION does not take a living node from its owner",
 }
 
 IDS: Final = DBP

@@ -132,3 +132,146 @@ def test_who_closed_its_connection_changes_its_description_only(broker: LiveBrok
         assert command == b"(O_O)"
         assert b"register again" in reason
     assert entry(broker, service)["interfaces"] == {"router": router}
+
+
+# -- registering the node of another ------------------------------------------------------------------
+
+
+def same(node: DbpNode, **changes: object) -> bytes:
+    """What everybody can read of a node, as a registration."""
+    return json.dumps({**node.info, **changes}).encode()
+
+
+def call(broker: LiveBroker, service: bytes, body: bytes) -> bytes:
+    with Node(broker) as client:
+        client.say(b"u_U", service, body)
+        command, answer = client.hear()
+        assert command == b"o_O"
+        return answer
+
+
+@pytest.mark.conforms("DBP-11", "DBP-37", "DBP-53")
+def test_a_registration_does_not_make_a_stranger_the_owner_of_a_connected_node(
+    broker: LiveBroker, service: bytes
+) -> None:
+    with DbpNode(broker, service.decode(), 60.0, transport="req") as node, Node(broker) as stranger:
+        before = entry(broker, service)
+        stranger.say(b"UwU", same(node))
+        assert_denied(stranger.hear())
+        stranger.say(b"UoU", update(service, port=6666))
+        assert_denied(stranger.hear())
+        assert entry(broker, service) == before
+        assert call(broker, service, b"abc") == b"cba"
+
+
+@pytest.mark.conforms("DBP-37", "DBP-53")
+@pytest.mark.parametrize("changes", [{"transport": "none"}, {"transport": "dealer"}, {"heartbeat": 0.05}])
+def test_a_strangers_registration_does_not_change_how_a_connected_node_is_called(
+    broker: LiveBroker, service: bytes, changes: dict[str, object]
+) -> None:
+    with DbpNode(broker, service.decode(), 60.0, transport="req") as node, Node(broker) as stranger:
+        before = entry(broker, service)
+        stranger.say(b"UwU", same(node, **changes))
+        assert_denied(stranger.hear())
+        assert entry(broker, service) == before
+        assert call(broker, service, b"abc") == b"cba"
+
+
+@pytest.mark.conforms("DBP-53")
+@pytest.mark.parametrize("changes", [{}, {"transport": "req"}, {"transport": "dealer"}])
+def test_a_strangers_registration_does_not_take_a_connected_node_that_is_only_listed(
+    broker: LiveBroker, service: bytes, changes: dict[str, object]
+) -> None:
+    with Node(broker) as node, Node(broker) as stranger:
+        node.register(service, transport="none")
+        before = entry(broker, service)
+        stranger.say(b"UwU", info(service, **{"transport": "none", **changes}))
+        assert_denied(stranger.hear())
+        assert entry(broker, service) == before
+        # It is still the owner.
+        node.say(b"UoU", update(service, port=7778))
+        assert node.hear()[0] == b"u.u"
+
+
+@pytest.mark.conforms("DBP-37", "DBP-40", "DBP-53")
+def test_who_registers_a_node_that_closed_its_connection_cannot_move_it(
+    broker: LiveBroker, service: bytes
+) -> None:
+    """The node itself comes back like this, and nothing tells it from a stranger."""
+    with DbpNode(broker, service.decode(), 60.0, True, "req") as node, Node(broker) as stranger:
+        before = entry(broker, service)
+        stranger.say(b"UwU", same(node))
+        assert stranger.hear()[0] == b"OwO"
+        stranger.say(b"UoU", update(service, port=6666))
+        assert_denied(stranger.hear())
+        stranger.say(b"UwU", same(node, transport="none"))
+        command, reason = stranger.hear()
+        assert command == b"(O_O)"
+        assert b"is taken by a node that is alive" in reason
+        assert entry(broker, service) == before
+        assert call(broker, service, b"abc") == b"cba"
+
+
+@pytest.mark.conforms("DBP-39", "DBP-53")
+@pytest.mark.parametrize("words", [(b"</3",), (b"OwO",)], ids=["goodbye", "unexpected"])
+def test_who_registers_a_node_that_closed_its_connection_cannot_end_it(
+    broker: LiveBroker, service: bytes, words: tuple[bytes, ...]
+) -> None:
+    with DbpNode(broker, service.decode(), 60.0, True, "req") as node, Node(broker) as stranger:
+        stranger.say(b"UwU", same(node))
+        assert stranger.hear()[0] == b"OwO"
+        asked = len(node.questions)
+        stranger.say(*words)
+        wait_for(lambda: len(node.questions) > asked)
+        # It had the time for an answer, and gave one.
+        assert stranger.get(BEAT_S * MOST) is None or words != (b"</3",)
+        assert is_listed(broker, service)
+        assert call(broker, service, b"abc") == b"cba"
+
+
+@pytest.mark.conforms("DBP-38", "DBP-53")
+def test_who_registers_a_node_that_closed_its_connection_cannot_hurry_it(
+    broker: LiveBroker, service: bytes
+) -> None:
+    with DbpNode(broker, service.decode(), 60.0, True, "req") as node, Node(broker) as stranger:
+        node.beating = False
+        stranger.say(b"UwU", same(node, heartbeat=0.05))
+        command, agreed = stranger.hear()
+        assert (command, json.loads(agreed)["heartbeat_s"]) == (b"OwO", 60.0)
+        assert entry(broker, service)["heartbeat_s"] == 60.0
+        # A late node could be had by anybody.
+        assert stranger.get(0.2) is None
+        with Node(broker) as other:
+            other.say(b"UwU", same(node, port=6666))
+            assert other.hear()[0] == b"(O_O)"
+
+
+@pytest.mark.conforms("DBP-53")
+def test_a_node_comes_back_although_a_stranger_registered_it_meanwhile(
+    broker: LiveBroker, service: bytes
+) -> None:
+    with DbpNode(broker, service.decode(), 60.0, True, "req") as node, Node(broker) as stranger:
+        stranger.say(b"UwU", same(node))
+        assert stranger.hear()[0] == b"OwO"
+        with Peer(broker["dbp.port"], kind=zmq.REQ) as again:
+            again.send(b"UwU", NOW, same(node, function="new"))
+            assert again.recv()[0] == b"OwO"
+        assert entry(broker, service)["function"] == "new"
+        assert call(broker, service, b"abc") == b"cba"
+
+
+@pytest.mark.conforms("DBP-9", "DBP-53")
+def test_a_node_that_came_back_moves_when_nobody_is_at_its_old_place(
+    broker: LiveBroker, service: bytes
+) -> None:
+    first = DbpNode(broker, service.decode(), 0.5, True, "none")
+    first.die()
+    with Node(broker) as again:
+        again.say(b"UwU", same(first))
+        assert again.hear()[0] == b"OwO"
+        again.say(b"UoU", update(service, port=7778))
+        assert again.hear() == [b"u.u", b""]
+        assert entry(broker, service)["port"] == 7778
+        # Now it is the owner.
+        again.say(b"UoU", update(service, port=7779))
+        assert again.hear()[0] == b"u.u"

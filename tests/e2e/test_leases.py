@@ -100,14 +100,8 @@ def test_a_node_that_beats_again_is_left_alone(broker: LiveBroker) -> None:
 
 def test_a_dialled_service_that_dies_is_noticed_without_a_call(broker: LiveBroker) -> None:
     """As the original registers: no heartbeat is named, none is sent."""
-    node = DbpNode(broker, "thermo", BEAT_S, own_address=True, transport="req")
+    node = DbpNode(broker, "thermo", BEAT_S, own_address=True, is_original=True)
     try:
-        del node.info["heartbeat"], node.info["function"], node.info["transport"]
-        node.info["interfaces"] = {"router": {"ip": "127.0.0.1", "port": node.port}}
-        node.beating = False
-        with Peer(broker["dbp.port"]) as peer:
-            peer.send(b"", b"UwU", TIME, json.dumps(node.info).encode())
-            assert peer.recv()[1] == b"OwO"
         wait_for(lambda: (view(broker, "thermo") or {}).get("beats") == "asked")
         node.questions.clear()
         wait_for(lambda: len(node.questions) >= 2 * LIVENESS)

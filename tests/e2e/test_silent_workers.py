@@ -39,10 +39,8 @@ def workers(
             worker = SilentWorker(broker, talk, service.encode(), handler_s, beat_s)
             stack.callback(worker.end)
             found.append(worker)
-            if dialect == "dbp":
-                # One name, one node: the others cannot have it while the first is there.
-                break
-        wait_for(lambda: broker.has_workers(service, count=len(found)))
+        # One name, one node: in DBP the others are denied, and register again, until the first is late.
+        wait_for(lambda: broker.has_workers(service, count=1 if dialect == "dbp" else count))
         yield found
 
 
@@ -103,20 +101,56 @@ def test_a_worker_that_dies_is_found_as_fast_as_ever(dialect: str) -> None:
             other.end()
 
 
-def test_a_queue_gives_its_workers_more_time() -> None:
-    service = f"mdr-2-{SLOW_S:g}"
+@pytest.mark.parametrize("dialect", ["mdr", "dbp"])
+def test_a_queue_gives_its_workers_more_time(dialect: str) -> None:
+    service = f"{dialect}-2-{SLOW_S:g}"
     with (
         LiveBroker(SETTINGS, ["--set", f"queues.{service}.silence_s={10 * SLOW_S}"]) as broker,
         Peer(broker["majordomo.clients"]) as client,
-        workers(broker, "mdr", 2, SLOW_S) as found,
+        workers(broker, dialect, 2, SLOW_S) as found,
     ):
-        ask(client, "mdr", 2, SLOW_S)
+        ask(client, dialect, 2, SLOW_S)
         assert answer(client, 10 * SLOW_S) == b"work done"
         assert [worker.runs for worker in found if worker.runs] == [[b"work"]], "one run, two workers"
         # Nor was it taken from the silent worker. The idle one has no more time than before, and may have
         # missed a beat on a busy machine.
         totals = broker.ask("status")
         assert (totals["dispatched"], totals["requeued"]) == (1, 0)
+
+
+def test_the_answer_of_a_dbp_node_counts_although_another_one_has_its_name() -> None:
+    talk = talks(BEAT_S)["dbp"]
+
+    def is_request(frames: list[bytes]) -> bool:
+        return talk.request(frames) is not None
+
+    with (
+        LiveBroker(SETTINGS) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port]) as first,
+        Peer(broker[talk.port]) as second,
+    ):
+        (hello,) = talk.hello(b"slow")
+        first.send(*hello)
+        assert first.recv()[1] == b"OwO"
+        client.send(b"MDRC01", b"\x01", b"slow", b"r1", b"work")
+        first.recv_until(is_request)
+        # The node is late long before its lease ends, and then another one gets the name and the call.
+        second.send(*hello)
+        second.recv_until(is_request)
+        for name, worker in (("first", first), ("second", second)):
+            for frames in talk.reply([], name.encode()):
+                worker.send(*frames)
+            if worker is first:
+                assert answer(client, 10.0) == b"first"
+        # The first one has lost the name; the second one has it and takes calls.
+        first.recv_until(talk.is_goodbye)
+        client.send(b"MDRC01", b"\x01", b"slow", b"r2", b"again")
+        second.recv_until(is_request)
+        for frames in talk.reply([], b"done"):
+            second.send(*frames)
+        assert client.recv()[3:] == [b"r2", b"done"]
+        assert broker.ask("status")["replied"] == 2
 
 
 @pytest.mark.long

@@ -5,7 +5,9 @@ with DbpNode(broker, "thermo", 0.2) as node:            # on a DEALER that it ke
     wait_for(lambda: node.questions)                    # … and it is asked
     node.answering = False                              # now it says nothing any more
 
-`own_address=True` is a node that registers over a REQ socket, closes it, and listens at its own address.
+`own_address=True` is a node that registers over a REQ socket, closes it, and listens at its own address; one
+with `transport="req"` alone keeps the DEALER that it registered on, and listens at its own address.
+`is_original=True` registers as the original implementation does.
 """
 
 from __future__ import annotations
@@ -35,10 +37,13 @@ class DbpNode:
         transport: str | None = None,
         ip: str = "127.0.0.1",
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        is_original: bool = False,
     ) -> None:
         self.name = name
         self.heartbeat_s = heartbeat_s
-        self.beating = self.answering = True
+        # The original implementation sends no heartbeats.
+        self.beating = not is_original
+        self.answering = True
         # When what came (monotonic): beats of the broker in datagrams, its word that we must register again,
         # questions over TCP, calls.
         self.beats: list[float] = []
@@ -48,6 +53,8 @@ class DbpNode:
         self.last_beat_at = 0.0
         self._context = context or zmq.Context.instance()
         self._own_address = own_address
+        # Who serves on a DEALER has nothing to say elsewhere.
+        self._listens = own_address or transport == "req"
         self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._udp.bind(("127.0.0.1", 0))
         self._udp.setblocking(False)
@@ -62,6 +69,8 @@ class DbpNode:
             "function": "test",
             "heartbeat": heartbeat_s,
         }
+        if is_original:
+            self.info = {"name": name, "interfaces": {"router": {"ip": ip, "port": self.port}}}
         if transport is not None:
             self.info["transport"] = transport
         self._done = threading.Event()
@@ -83,8 +92,8 @@ class DbpNode:
         assert asking.poll(int(WAIT_S * 1000)), "no answer to the registration"
         command, _, *rest = asking.recv_multipart()[len(lead) :]
         assert command == b"OwO", (command, rest)
-        self.agreed: dict[str, Any] = json.loads(rest[0])
-        self._to = ("127.0.0.1", self.agreed["udp"])
+        self.agreed: dict[str, Any] = json.loads(rest[0] or b"{}")
+        self._to = ("127.0.0.1", self.agreed.get("udp", 0))
         if self._own_address:
             asking.close(0)
         else:
@@ -110,8 +119,7 @@ class DbpNode:
             for asked in (self._router, self._dealer):
                 if asked is not None and asked in shown:
                     frames = asked.recv_multipart()
-                    # Who serves on a DEALER has nothing to say elsewhere.
-                    if asked is self._dealer or self._own_address:
+                    if asked is self._dealer or self._listens:
                         self._hear(asked, frames)
 
     def _hear(self, asked: zmq.Socket[bytes], frames: list[bytes]) -> None:

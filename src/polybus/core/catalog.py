@@ -5,9 +5,11 @@ it is still registered after a restart of the broker.  How a lease is kept and h
 
 One name belongs to one node.  Who registers a name that is taken
 
-- gets it if it is the same node come back: the same connection, or the same ip and port in its entry.  If
-  calls would go to another connection than before, the holder is asked first, because anybody can name the
-  address of another.  If it speaks up before its next beat is overdue, it keeps its name;
+- gets it if it is the same node come back: the same connection, or the same ip and port in its entry.
+  Anybody can name the address of another, so there are three limits.  A node that is called elsewhere than
+  on its registering connection keeps its name while that connection is open.  If calls would go elsewhere
+  than before, the holder is asked first: if it speaks up before its next beat is overdue, it keeps its name.
+  If they would not, the newcomer gets the name, but has only inherited it (see below);
 - gets it if the holder is late or gone;
 - is refused otherwise, with the reason and the holder's address.  A node that lives keeps its name.
 
@@ -20,6 +22,10 @@ Only the connection that registered a name speaks for it.  Another one
   implementation registers on a socket that it closes.  It cannot change where calls go.  If it says goodbye
   for such a node, the node is asked at its registered address, and leaves if it does not answer.
 
+Who inherited a name keeps the node alive and describes it.  The node may still be there and be another one,
+so it is asked, and what it registered counts, before the heir moves it or says goodbye for it; and the next
+one that comes with the same address inherits the name from the heir.
+
 A node that can be called is also a worker, and the two go together: the lease brings the worker up
 and takes it down, and whatever is heard from the one counts for the other.
 """
@@ -28,9 +34,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import structs
 
 from polybus.core import events, leases, requests, workers
 from polybus.core.actions import UNKNOWN_WORKER, Acknowledge, Approve, Ask, Deny, Dismiss
@@ -44,6 +51,10 @@ from polybus.core.tables import NO_STORE
 if TYPE_CHECKING:
     from polybus.core.bus import Bus
 
+# The heartbeat timing in the entry of a node.
+TIMING: Final = "heartbeat_s"
+# What tells in it where the node is, also to those who go there themselves.
+PLACE: Final = ("ip", "port", "interfaces")
 # What a registration of an earlier life of the broker comes to; None if nobody speaks its dialect any more.
 Revive = Callable[[NodeEntry], events.Register | None]
 
@@ -53,20 +64,61 @@ def on_register(bus: Bus, event: events.Register, now: float) -> None:
     reasons = _why_not(bus, event, held, now)
     if reasons:
         _deny(bus, event, reasons, now)
-    elif held is not None and _would_be_called_elsewhere(held, event) and leases.is_alive(held, now):
-        until = max(now + leases.NOTICE_S, leases.seen_at(held) + held.heartbeat_s * leases.LATE)
-        bus.catalog.claims[event.name] = Claim(event, now, until, now + leases.NOTICE_S)
-        bus.catalog.claims_at = min(bus.catalog.claims_at, now + leases.NOTICE_S)
-        leases.ask_now(bus, held, now)
-    else:
+    elif held is None or not leases.is_alive(held, now) or _owns(held, event.node):
         _register(bus, event, held, now)
+    elif not leases.is_called_elsewhere(held):
+        if is_mute(held):
+            # Its conversation is lost, and only the node can begin a new one.
+            _register(bus, event, held, now)
+        else:
+            _claim(bus, held, event, now)
+    elif held.unplugged or held.inherited:
+        _come_back(bus, held, event, now)
+    else:
+        _find_out(bus, held, event, now)
+
+
+def _come_back(bus: Bus, held: Node, event: events.Register, now: float) -> None:
+    """Somebody registers a living node that is not called on a connection, with its ip and port."""
+    if _moves(held, event):
+        _claim(bus, held, event, now)
+    else:
+        _register(bus, _as_slow(held, event), held, now, inherited=True)
+
+
+def _moves(held: Node, event: events.Register) -> bool:
+    """Whether the node would be called, asked or heard elsewhere than now, or in another way."""
+    here, there = held.serves, event.serves
+    return (
+        (here is None) != (there is None)
+        or (here is not None and there is not None and here.endpoint != there.endpoint)
+        or any(held.info.get(field) != event.info.get(field) for field in PLACE)
+        or (held.ip, held.how) != (event.ip, event.how)
+    )
+
+
+def _as_slow(held: Node, event: events.Register) -> events.Register:
+    """The registration with the heartbeat timing of the holder, if that one is slower: with a faster one the
+    node would count as late, if it is still there and is another one."""
+    if event.heartbeat_s > 0 and (held.heartbeat_s <= 0 or held.heartbeat_s > event.heartbeat_s):
+        info = {**event.info, TIMING: held.info.get(TIMING)}
+        return structs.replace(event, heartbeat_s=held.heartbeat_s, info=info, quiet=held.quiet)
+    return event
+
+
+def _claim(bus: Bus, held: Node, event: events.Register | events.UpdateNode, now: float) -> None:
+    """Ask the holder before somebody else gets its name or moves it."""
+    bus.catalog.claims[event.name] = Claim(event, now, now + leases.NOTICE_S)
+    bus.catalog.claims_at = min(bus.catalog.claims_at, now + leases.NOTICE_S)
+    leases.ask_now(bus, held, now)
 
 
 def _why_not(bus: Bus, event: events.Register, held: Node | None, now: float) -> list[str]:
     """Why a registration cannot be taken, all reasons at once."""
     reasons = list(event.missing)
     name = event.name.decode(errors="replace")
-    if event.name in bus.catalog.claims:
+    claim = bus.catalog.claims.get(event.name)
+    if claim is not None and isinstance(claim.event, events.Register):
         reasons.append(f"somebody else asks for the name {name!r} at this moment; try again later")
     elif held is not None and not _same_node(held, event) and leases.is_alive(held, now):
         reasons.append(_taken(bus, held, now))
@@ -109,17 +161,6 @@ def _same_node(held: Node, event: events.Register) -> bool:
     return bool(here.get("ip")) and (here.get("ip"), here.get("port")) == (there.get("ip"), there.get("port"))
 
 
-def _would_be_called_elsewhere(held: Node, event: events.Register) -> bool:
-    """Whether calls would go to another connection than now. Anybody can name the address of a node, so the
-    node is asked first."""
-    worker = worker_of(held)
-    if worker is None:
-        return False
-    if not worker.endpoint:
-        return worker.address != event.node
-    return event.serves is not None and event.serves.endpoint != worker.endpoint
-
-
 def _deny(bus: Bus, event: events.Register, reasons: list[str], now: float) -> None:
     bus.counters.rejected += 1
     bus.actions.append(Deny(event.node, event.voice, event.name, tuple(reasons)))
@@ -134,12 +175,12 @@ def settle_claims(bus: Bus, now: float) -> None:
     _settle_unproven(bus, now)
     for name, claim in list(catalog.claims.items()):
         held = bus.nodes.get(name)
-        if held is not None and worker_of(held) is not None:
+        if held is not None and not is_mute(held):
             if leases.seen_at(held) > claim.since:
                 del catalog.claims[name]
-                _deny(bus, claim.event, [_taken(bus, held, now)], now)
+                _refuse_claim(bus, claim.event, held, now)
                 continue
-            if now < claim.until:
+            if now < _granted_at(bus, held, claim):
                 if now >= claim.again_at:
                     # Less and less often: who is there and silent is not to be bothered.
                     claim.again_at = now + 2 * (now - claim.since)
@@ -149,19 +190,53 @@ def settle_claims(bus: Bus, now: float) -> None:
     catalog.claims_at = now + leases.NOTICE_S if catalog.claims or catalog.unproven else inf
 
 
+def _granted_at(bus: Bus, held: Node, claim: Claim) -> float:
+    """Until when a holder that was asked may speak up."""
+    least_s = leases.NOTICE_S
+    if leases.is_called_elsewhere(held):
+        # It is asked at its own address, which has to be connected to first.
+        least_s = leases.answer_s(bus, held) if held.heartbeat_s > 0 else leases.ANSWER_S
+    return max(claim.since + least_s, leases.seen_at(held) + leases.overdue_s(held))
+
+
+def _refuse_claim(bus: Bus, event: events.Register | events.UpdateNode, held: Node, now: float) -> None:
+    if isinstance(event, events.Register):
+        _deny(bus, event, [_taken(bus, held, now)], now)
+        return
+    reason = (
+        f"{_inherited(held)}; it was heard of again after this message came, so it stays where it is. "
+        "Send this again when the node at the old place is gone"
+    )
+    _refuse(bus, event, (reason,), now)
+
+
 def _grant(bus: Bus, claim: Claim, held: Node | None, now: float) -> None:
-    del bus.catalog.claims[claim.event.name]
-    _register(bus, claim.event, held, now)
+    event = claim.event
+    del bus.catalog.claims[event.name]
+    if isinstance(event, events.Register):
+        _register(bus, event, held, now)
+        return
+    if held is not None and held.address == event.node:
+        # Nobody else is there.
+        held.inherited = False
+    on_update(bus, event, now)
 
 
 # -- a lease begins -----------------------------------------------------------------------------------
 
 
-def _register(bus: Bus, event: events.Register, held: Node | None, now: float) -> None:
+def _register(
+    bus: Bus, event: events.Register, held: Node | None, now: float, inherited: bool = False
+) -> None:
     if held is not None:
-        leases.retire(bus, held, "it registered anew", now)
+        # What the holder was given it may still answer, unless this is its own connection, where the old
+        # conversation ends.
+        worker = held.worker
+        lapsed = worker is not None and worker.address != event.node and workers.is_busy(worker)
+        leases.retire(bus, held, "it registered anew", now, lapsed)
     node = _node(event, now)
     node.admitted = False
+    node.inherited = inherited
     bus.nodes[event.name] = node
     bus.catalog.enter(node)
     leases.watch(bus, node, now)
@@ -240,6 +315,12 @@ def on_update(bus: Bus, event: events.UpdateNode, now: float) -> None:
         _doubt(bus, node, event, now)
     elif event.missing:
         _refuse(bus, event, event.missing, now)
+    elif event.moves and not _owns(node, event.node):
+        if event.name in bus.catalog.claims:
+            reason = f"{_inherited(node)}; the node is being asked whether it is there: try again later"
+            _refuse(bus, event, (reason,), now)
+        else:
+            _claim(bus, node, event, now)
     else:
         _update(bus, node, event, now)
 
@@ -308,7 +389,7 @@ def _disconnect(
     requests.on_client_gone(bus, events.ClientGone(event.node, withdraw=False), now)
     for node in leases.nodes_on(bus, event.node):
         if node is not waiting:
-            leases.forget(bus, node, "it was disconnected", now)
+            _end(bus, node, "it was disconnected", now)
     bus.actions.append(Dismiss(event.node, event.voice, reason))
 
 
@@ -347,11 +428,13 @@ def on_left(bus: Bus, event: events.NodeLeft, now: float) -> None:
         del bus.catalog.claims[claim.event.name]
     if not event.name:
         for node in leases.nodes_on(bus, event.node):
-            leases.forget(bus, node, "it left", now)
+            _end(bus, node, "it left", now)
         return
     named = bus.nodes.get(event.name)
-    if named is not None and _speaks_for(named, event.node):
+    if named is not None and _owns(named, event.node):
         leases.forget(bus, named, "it left", now)
+    elif named is not None and named.address == event.node:
+        _end(bus, named, "it left", now)
     elif named is not None:
         _doubt(bus, named, event, now)
 
@@ -365,20 +448,44 @@ def _speaks_for(node: Node, peer: Address) -> bool:
     return peer == node.address or (worker is not None and peer == worker.address)
 
 
+def _owns(node: Node, peer: Address) -> bool:
+    """Whether this connection may also move and end the registration."""
+    return _speaks_for(node, peer) and not (node.inherited and peer == node.address)
+
+
+def _end(bus: Bus, node: Node, why: str, now: float) -> None:
+    """The connection that the node was registered on is no longer spoken to. If it only inherited the name,
+    the node may still be there, and is asked."""
+    if not node.inherited:
+        leases.forget(bus, node, why, now)
+        return
+    bus.catalog.leave(node)
+    node.unplugged = True
+    leases.say_goodbye(bus, node, now)
+
+
 def _doubt(bus: Bus, node: Node, event: events.UpdateNode | events.NodeLeft, now: float) -> None:
-    """Find out whether the connection that the node registered on is open."""
-    catalog = bus.catalog
-    if node.serves is not None and not node.serves.endpoint:
+    """A message that only the registering connection should send came over another one."""
+    if not leases.is_called_elsewhere(node):
         # It is called on that connection. If it lost it, it has to register again anyway.
         _refuse(bus, event, (_not_yours(bus, node, now),), now)
-    elif node.name in catalog.unproven:
+    elif node.unplugged:
+        _take_unproven(bus, node, event, now)
+    else:
+        _find_out(bus, node, event, now)
+
+
+def _find_out(
+    bus: Bus, node: Node, event: events.Register | events.UpdateNode | events.NodeLeft, now: float
+) -> None:
+    """Find out whether the connection that the node registered on is open."""
+    catalog = bus.catalog
+    if node.name in catalog.unproven:
         reason = (
             f"{_not_yours(bus, node, now)}; the broker is finding out whether that one is open, because of "
             "another message like this: try again in a second"
         )
         _refuse(bus, event, (reason,), now)
-    elif node.unplugged:
-        _take_unproven(bus, node, event, now)
     else:
         catalog.unproven[node.name] = Unproven(event, now + 2 * leases.NOTICE_S)
         catalog.claims_at = min(catalog.claims_at, now + leases.NOTICE_S)
@@ -400,11 +507,17 @@ def _settle_unproven(bus: Bus, now: float) -> None:
             _refuse(bus, unproven.event, (reason,), now)
         elif isinstance(unproven.event, events.UpdateNode):
             on_update(bus, unproven.event, now)
+        elif isinstance(unproven.event, events.Register):
+            on_register(bus, unproven.event, now)
 
 
-def _take_unproven(bus: Bus, node: Node, event: events.UpdateNode | events.NodeLeft, now: float) -> None:
+def _take_unproven(
+    bus: Bus, node: Node, event: events.Register | events.UpdateNode | events.NodeLeft, now: float
+) -> None:
     """The registering connection is closed: take what can do no harm."""
-    if isinstance(event, events.NodeLeft):
+    if isinstance(event, events.Register):
+        on_register(bus, event, now)
+    elif isinstance(event, events.NodeLeft):
         leases.say_goodbye(bus, node, now)
     elif event.missing:
         _refuse(bus, event, event.missing, now)
@@ -441,8 +554,20 @@ def _not_yours(bus: Bus, node: Node, now: float) -> str:
     )
 
 
+def _inherited(node: Node) -> str:
+    """Why the connection that registered a node does not move it at once."""
+    name, place = node.name.decode(errors="replace"), _place(node)
+    return (
+        f"the name {name!r} was registered by another connection before{', for ' + place if place else ''}, "
+        "and the node was alive when this one registered it for the same place"
+    )
+
+
 def _refuse(
-    bus: Bus, event: events.UpdateNode | events.NodeLeft, reasons: tuple[str, ...], now: float
+    bus: Bus,
+    event: events.Register | events.UpdateNode | events.NodeLeft,
+    reasons: tuple[str, ...],
+    now: float,
 ) -> None:
     bus.counters.rejected += 1
     if event.voice is not None:
@@ -463,7 +588,7 @@ def _serve_otherwise(bus: Bus, node: Node, serves: events.WorkerUp, now: float) 
     worker = worker_of(node)
     if worker is None or worker.endpoint != serves.endpoint:
         if worker is not None:
-            workers.remove(bus, worker, "it is called in another way now", now)
+            leases.part_with(bus, worker, "it is called in another way now", now, workers.is_busy(worker))
         if node.admitted:
             _serve(bus, node, now)
     else:

@@ -50,11 +50,11 @@ LINES: Final = 1024
 
 
 class Claim(Struct):
-    """Somebody wants a name whose holder has been asked whether it is there."""
+    """Somebody wants a name, or wants to move a node that may not be its own: whoever is registered has been
+    asked whether it is there."""
 
-    event: events.Register
+    event: events.Register | events.UpdateNode
     since: float
-    until: float
     # When the holder is asked again: a connection that broke just before the first question took it along.
     again_at: float
 
@@ -65,7 +65,7 @@ class Unproven(Struct):
     The broker decides about it when it knows whether that connection is still open.
     """
 
-    event: events.UpdateNode | events.NodeLeft
+    event: events.Register | events.UpdateNode | events.NodeLeft
     until: float
 
 
@@ -191,7 +191,21 @@ def seen_at(node: Node) -> float:
 
 def is_alive(node: Node, now: float) -> bool:
     """Whether no beat of it is missing."""
-    return node.state is NodeState.ALIVE or now - seen_at(node) < node.heartbeat_s * LATE
+    return node.state is NodeState.ALIVE or now - seen_at(node) < overdue_s(node)
+
+
+def overdue_s(node: Node) -> float:
+    """After how long a silence others may have its name: later while it works for a queue whose settings
+    allow that."""
+    worker = worker_of(node)
+    late_s = node.heartbeat_s * LATE
+    return late_s if worker is None else max(late_s, workers.granted_silence_s(worker))
+
+
+def is_called_elsewhere(node: Node) -> bool:
+    """Whether it is called at its own address or not at all, so that the connection that it registered on is
+    not needed for its calls."""
+    return node.serves is None or bool(node.serves.endpoint)
 
 
 def nodes_on(bus: Bus, peer: Address) -> list[Node]:
@@ -255,7 +269,7 @@ def _look(bus: Bus, node: Node, now: float) -> None:
             # That was answered.
             node.asked_since = 0.0
         ends_at = heard_at + _lapses_after_s(bus, node)
-        if now >= ends_at and (not node.asked_since or now - node.asked_since >= _answer_s(bus, node)):
+        if now >= ends_at and (not node.asked_since or now - node.asked_since >= answer_s(bus, node)):
             asked = node.asked_since > 0
             if asked or not _ask(bus, node, now):
                 words = " and no answer" if asked else ""
@@ -273,7 +287,7 @@ def _look(bus: Bus, node: Node, now: float) -> None:
                 reason=f"no heartbeat for {silent_s:.1f} s",
             )
         again_at = _ask_again(bus, node, now)
-        times = (again_at, ends_at, node.asked_at + NOTICE_S, node.asked_since + _answer_s(bus, node))
+        times = (again_at, ends_at, node.asked_at + NOTICE_S, node.asked_since + answer_s(bus, node))
         look_at = min(at for at in times if at > now)
     if node.goodbye_at:
         look_at = min(look_at, now + NOTICE_S)
@@ -314,7 +328,7 @@ def _has_left(bus: Bus, node: Node, heard_at: float, now: float) -> bool:
         return False
     worker = worker_of(node)
     is_busy = worker is not None and bool(worker.inflight)
-    return not is_busy and now - node.goodbye_at >= _answer_s(bus, node)
+    return not is_busy and now - node.goodbye_at >= answer_s(bus, node)
 
 
 def _ask_the_quiet(bus: Bus, node: Node, heard_at: float, now: float) -> float:
@@ -332,13 +346,14 @@ def _seek(bus: Bus, node: Node, now: float) -> float:
     """A node whose conversation is lost may be at its own address: it is asked once. When to look again."""
     if not node.asked_since:
         _ask(bus, node, now)
-        return now + _answer_s(bus, node)
-    if now - node.asked_since >= _answer_s(bus, node):
+        return now + answer_s(bus, node)
+    if now - node.asked_since >= answer_s(bus, node):
         drop_line(bus, node, now)
     return now + node.heartbeat_s
 
 
-def _answer_s(bus: Bus, node: Node) -> float:
+def answer_s(bus: Bus, node: Node) -> float:
+    """How long a node has to answer a question before its lease may end."""
     return max(NOTICE_S, min(ANSWER_S, node.heartbeat_s * (bus.catalog.missed_beats - LATE) - NOTICE_S / 5))
 
 
@@ -429,7 +444,7 @@ def _beckon(bus: Bus, node: Node, now: float) -> float:
     # One that leaves a little late does not put off those after it.
     node.pulsed_at = node.pulsed_at + every_s if now - node.pulsed_at < 2 * every_s else now
     ended = is_mute(node) and (
-        node.reach is None or (node.asked_since > 0 and now - node.asked_since >= _answer_s(bus, node))
+        node.reach is None or (node.asked_since > 0 and now - node.asked_since >= answer_s(bus, node))
     )
     bus.catalog.beckons += 1
     bus.actions.append(Beckon(node.pulse_from or (), ended))
@@ -461,19 +476,23 @@ def retire(bus: Bus, node: Node, why: str, now: float, lapsed: bool = False) -> 
     bus.catalog.leave(node)
     bus.leases.clear(node)
     drop_line(bus, node, now)
-    worker = worker_of(node)
-    if worker is not None:
+    if node.worker is not None:
+        part_with(bus, node.worker, why, now, lapsed)
+
+
+def part_with(bus: Bus, worker: Worker, why: str, now: float, lapsed: bool) -> None:
+    """Give a node's worker no more requests. One that was only silent may still answer what it has."""
+    if worker.state not in ABSENT:
         if lapsed:
             workers.lose(bus, worker, why, now)
         else:
             workers.remove(bus, worker, why, now)
-    silent = node.worker
-    if silent is None or bus.silent.get(silent.address) is not silent:
+    if bus.silent.get(worker.address) is not worker:
         return
     if lapsed:
-        silent.offers = {}
+        worker.offers = {}
     else:
-        workers.forget_silent(bus, silent, why, now)
+        workers.forget_silent(bus, worker, why, now)
 
 
 def forget(bus: Bus, node: Node, why: str, now: float, lapsed: bool = False) -> None:

@@ -215,5 +215,8 @@ class Node(Struct, eq=False):
     line: Address | None = None
     # Whether the connection that it registered on is known to be closed.
     unplugged: bool = False
+    # It was registered anew, at the same place, while the node of that name was there. Nothing shows that it
+    # is the same one, so who registered it may neither move nor end the registration while the node answers.
+    inherited: bool = False
     # When another connection said goodbye for it, which counts if the node does not answer any more.
     goodbye_at: float = 0.0

@@ -202,13 +202,17 @@ def withdraw(
 # -- silent ---------------------------------------------------------------------------------------
 
 
+def is_busy(worker: Worker) -> bool:
+    """Whether it has a request without an answer."""
+    return any(request.state not in TERMINAL for request in worker.inflight.values())
+
+
 def lose(bus: Bus, worker: Worker, why: str, now: float) -> None:
     """A worker was silent for too long: it counts as disconnected. If it has requests without an answer it
     may only be busy, so its connection is left alone: it may still answer (`holders`)."""
     bus.counters.workers_lost += 1
-    is_busy = any(request.state not in TERMINAL for request in worker.inflight.values())
     is_neighbour = bus.bridging is not None and bus.bridging.is_neighbour(worker)
-    if not is_busy or is_neighbour:
+    if not is_busy(worker) or is_neighbour:
         bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
         if worker.inflight and not worker.endpoint and not is_neighbour:
             # It may work for nothing; what it sends before it reads the goodbye gets no second one.
@@ -364,7 +368,12 @@ def _is_given_up(request: Request, worker: Worker) -> bool:
 def silence_s(worker: Worker) -> float:
     """How long a worker may be silent: longer than its dialect says if the settings of a queue allow that
     and the worker has one of its requests."""
-    longest_s = worker.heartbeat.dead_after_s
+    return max(worker.heartbeat.dead_after_s, granted_silence_s(worker))
+
+
+def granted_silence_s(worker: Worker) -> float:
+    """How long the settings of queues allow a worker to be silent, because of the requests that it has."""
+    longest_s = 0.0
     for request in worker.inflight.values():
         rule = request.service.policy
         if rule is not None and rule.silence_s is not None and rule.silence_s > longest_s:

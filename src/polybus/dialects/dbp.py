@@ -230,7 +230,7 @@ class Dbp:
             bus.handle(events.Result(address, b"", message.body), now)
         else:
             bus.handle(events.Failure(address, b"", error, [error.encode()]), now)
-        if address not in bus.workers:
+        if address not in bus.workers and not nodes_on(bus, address):
             # It was silent for so long that its lease ended; its answer counted, now it must register again.
             self._end(address, worker.voice, "its lease ended", now)
 
@@ -243,8 +243,11 @@ class Dbp:
         """Whoever is registered on this connection is there."""
         nodes = () if address in self._bus.workers else nodes_on(self._bus, address)
         for node in nodes:
-            # Nodes that are called elsewhere or not at all are no workers on this connection.
-            beat(self._bus, node, now)
+            # Nodes that are called elsewhere or not at all are no workers on this connection. One that it
+            # wants to move meanwhile must show itself.
+            claim = self._bus.catalog.claims.get(node.name)
+            if claim is None or claim.event.node != address:
+                beat(self._bus, node, now)
         if not nodes:
             self._bus.handle(events.Heard(address, voice), now)
 

@@ -143,8 +143,11 @@ def test_the_same_node_come_back_gets_its_name() -> None:
     stage = Stage()
     register(stage, at="first", facts=info(1))
     register(stage, at="first", facts=info(7))
+    assert len(stage.actions(act.Approve)) == 2
     register(stage, at="second", facts=info(7))
-    assert len(stage.actions(act.Approve)) == 3
+    assert stage.one(act.Ask).peer == node("first"), "is that connection open?"
+    stage.do(events.Unasked(node("first")))
+    assert stage.one(act.Approve).node == node("second")
     assert stage.bus.nodes[b"n"].address == node("second")
     stage.wait(MISSED_BEATS + 0.2)
     assert not stage.bus.nodes, "there is one lease, and it ends"

@@ -236,18 +236,25 @@ def test_disconnect_over_the_dialled_connection(net: Network) -> None:
 
 
 @pytest.mark.conforms("DBP-19")
-def test_over_a_new_conversation_a_registration_is_renewed(net: Network) -> None:
+@pytest.mark.parametrize("answers_late", [False, True])
+def test_over_a_new_conversation_a_registration_is_renewed(net: Network, answers_late: bool) -> None:
     first = net.original(b"s1", "Rohan")
     net.say(b"c", b"u_U", b"Rohan", b"x")
     assert calls(net, first) == [b"x"]
     # The process was started again: a new connection, and its call comes again.
+    net.gone.add((DBP, b"s1"))
     second = net.original(b"s2", "Rohan")
     assert second != first
-    assert net.dialled == {second: "tcp://127.0.0.1:5247"}
     assert calls(net, second) == [b"x"]
-    net.send(OUT, first, b"", b"o_O", FLOAT, b"from the grave")
-    net.send(OUT, second, b"", b"o_O", FLOAT, b"alive")
-    assert net.reply(b"c")[2] == b"alive"
+    if answers_late:
+        # Nobody knows that it was started again: what it had is answered on the old connection.
+        net.send(OUT, first, b"", b"o_O", FLOAT, b"first")
+    net.send(OUT, second, b"", b"o_O", FLOAT, b"second")
+    assert net.reply(b"c")[2] == (b"first" if answers_late else b"second")
+    # Both connections are to one endpoint, so the old one is closed together with the new one.
+    net.wait(1.0)
+    net.send(OUT, second, b"", b"</3", FLOAT, b"")
+    assert net.dialled == {}
 
 
 @pytest.mark.conforms("DBP-9")
@@ -257,10 +264,15 @@ def test_a_service_that_moves_is_called_at_its_new_address(net: Network) -> None
     net.say(b"s", b"UoU", b'{"name": "Rohan", "topics": ["horses"]}')
     assert list(net.dialled) == [first]
     net.say(b"s", b"UoU", b'{"name": "Rohan", "port": 5251}')
-    (second,) = net.dialled
+    _, second = net.dialled
     assert net.dialled[second] == "tcp://127.0.0.1:5251"
-    assert net.hung_up == ["tcp://127.0.0.1:5250"]
     assert calls(net, second) == [b"x"]
+    # What it was given before may still be answered; then nobody is needed at the old address.
+    assert net.hung_up == []
+    net.send(OUT, first, b"", b"o_O", FLOAT, b"y")
+    assert net.reply(b"c")[2] == b"y"
+    net.wait(1.0)
+    assert net.hung_up == ["tcp://127.0.0.1:5250"]
 
 
 def test_a_service_on_a_socket_may_choose_its_address(net: Network) -> None:
@@ -410,6 +422,7 @@ THIEF = {"ip": "127.0.0.1", "port": 5250, "function": "f", "heartbeat": 1.0, "tr
 @pytest.mark.conforms("DBP-37")
 def test_naming_its_address_does_not_take_the_calls_of_a_node_that_is_there(net: Network) -> None:
     identity = net.original(b"closed", "Rohan", 5250)
+    net.gone.add((DBP, b"closed"))
     net.say(b"thief", b"UwU", json.dumps({"name": "Rohan", **THIEF}).encode())
     assert net.replies(b"thief") == [], "the node is asked first"
     (question,) = net.got(OUT, identity)
@@ -427,8 +440,11 @@ def test_naming_its_address_does_not_take_the_calls_of_a_node_that_is_there(net:
 
 def test_a_node_that_does_not_answer_at_its_address_may_serve_on_a_connection(net: Network) -> None:
     net.original(b"closed", "Rohan", 5250)
+    net.gone.add((DBP, b"closed"))
     net.say(b"s", b"UwU", json.dumps({"name": "Rohan", **THIEF}).encode())
     net.wait(1)
+    assert net.replies(b"s") == [], "it has two seconds for an answer"
+    net.wait(1.5)
     assert net.replies(b"s")[0][0] == b"OwO"
     assert (DBP, b"s") in net.bus.workers
 
