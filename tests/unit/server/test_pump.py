@@ -231,7 +231,7 @@ def test_nothing_overtakes_what_a_full_peer_refused(
     reader.set(zmq.IDENTITY, b"peer")
     reader.connect(f"tcp://127.0.0.1:{sender.bind_to_random_port('tcp://127.0.0.1')}")
     lead = [b"peer"] if kind == zmq.ROUTER else []
-    # A ROUTER refuses a peer that it does not know yet, and would know it from the middle of the first batch on.
+    # A ROUTER refuses what is for a peer that it does not know yet, and may learn of it in mid-batch.
     reader.send(b"connected")
     assert sender.poll(DEADLINE_S * 1000), "the peer did not connect"
     assert sender.recv_multipart() == [*lead, b"connected"]
