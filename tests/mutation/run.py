@@ -324,8 +324,10 @@ def equivalents(everything: list[tuple[str, Mutant]]) -> dict[str, str]:
         if not mutant.function and where in constants:
             found[name] = constants[where]
             unused.discard(where)
-    if unused and len({mutant.file for _, mutant in everything}) > 1:
-        raise SystemExit(f"{EQUIVALENT.name}: there is no constant {sorted(unused)[0]}; remove its entry")
+    files = {mutant.file for _, mutant in everything}
+    for file, constant in sorted(unused):
+        if file in files or not (SOURCES / "polybus" / file).exists():
+            raise SystemExit(f"{EQUIVALENT.name}: there is no {constant} in {file}; remove its entry")
     return found
 
 
