@@ -324,8 +324,10 @@ def equivalents(everything: list[tuple[str, Mutant]]) -> dict[str, str]:
         if not mutant.function and where in constants:
             found[name] = constants[where]
             unused.discard(where)
-    if unused and len({mutant.file for _, mutant in everything}) > 1:
-        raise SystemExit(f"{EQUIVALENT.name}: there is no constant {sorted(unused)[0]}; remove its entry")
+    files = {mutant.file for _, mutant in everything}
+    for file, constant in sorted(unused):
+        if file in files or not (SOURCES / "polybus" / file).exists():
+            raise SystemExit(f"{EQUIVALENT.name}: there is no {constant} in {file}; remove its entry")
     return found
 
 
@@ -403,6 +405,9 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="forget the verdicts of earlier runs")
     parser.add_argument("--at-least", type=float, default=95.0, help="the score that is demanded, in percent")
     parser.add_argument("--quick", action="store_true", help="ask the unit tests alone, in forks")
+    parser.add_argument(
+        "--sweep", action="store_true", help="all mutants that a fork can try, against the unit tests alone"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", metavar="KEY", help="print the diff of one mutant and end")
     arguments = parser.parse_args()
@@ -414,6 +419,8 @@ def main() -> int:
             parser.error(f"no mutant is called {arguments.show!r}; .mutants/report.md names them")
         print(diff(shown))
         return 0
+    if arguments.sweep:
+        arguments.quick, arguments.sample = True, len(everything)
     chosen = choose(everything, arguments.sample, arguments.seed)
     HOME.mkdir(exist_ok=True)
     # Who asks fewer tests gets other verdicts.
@@ -429,7 +436,8 @@ def main() -> int:
         f"{len(everything)} mutants, {len(chosen)} chosen with seed {arguments.seed}, {len(left)} to try"
     )
     if left:
-        verdicts.update(try_all(left, state, arguments.jobs, arguments.quick, console))
+        verdicts.update(try_all(left, state, arguments, console))
+    chosen = [(name, mutant) for name, mutant in chosen if name in verdicts]
     text = report(chosen, verdicts, reasons, arguments.seed)
     (HOME / "report.md").write_text(text)
     for name, mutant in chosen:
@@ -445,8 +453,10 @@ def main() -> int:
 
 
 def try_all(
-    left: list[tuple[str, Mutant]], state: State, jobs: int, quick: bool, console: Console
+    left: list[tuple[str, Mutant]], state: State, arguments: argparse.Namespace, console: Console
 ) -> dict[str, Verdict]:
+    """The verdicts; a sweep has none about what cannot be tried in a fork."""
+    jobs, quick, sweep = arguments.jobs, arguments.quick, arguments.sweep
     verdicts: dict[str, Verdict] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
@@ -474,10 +484,10 @@ def try_all(
                 for tree in trees.all
             }
 
-            def try_one(mutant: Mutant) -> Verdict:
+            def try_one(mutant: Mutant) -> Verdict | None:
                 with trees.one() as tree:
                     found = judge_in_fork(forks[tree], mutant, tests)
-                    if found is None or (found.what == SURVIVED and not quick):
+                    if not sweep and (found is None or (found.what == SURVIVED and not quick)):
                         # A process that a test starts has the change only if it is in the sources.
                         found = judge(tree, mutant, tests, quick)
                     return found
@@ -487,8 +497,10 @@ def try_all(
             try:
                 for done in as_completed(waiting):
                     name, mutant = waiting[done]
-                    verdicts[name] = done.result()
-                    state.note(name, mutant, verdicts[name])
+                    verdict = done.result()
+                    if verdict is not None:
+                        verdicts[name] = verdict
+                        state.note(name, mutant, verdict)
                     progress.advance(trying)
             except BaseException:
                 pool.shutdown(cancel_futures=True, wait=False)
