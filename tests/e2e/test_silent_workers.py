@@ -228,7 +228,7 @@ def hold(broker: LiveBroker, talk: Talk, service: bytes, client: Peer, worker: P
 
 
 def await_probe(worker: Peer) -> None:
-    """Whatever came before the worker was lost, the next message is the one that shows that it is connected."""
+    """Pass over what came before the worker was lost. The next message finds out whether it is connected."""
     while worker.get(0.0) is not None:
         pass
     worker.recv()

@@ -10,12 +10,12 @@ connection of such a worker exists and one of its requests has no answer, the bu
 - A request that has cost too many workers is suspended, not failed, while one of them can be reached. Only
   then is anything sent to a silent worker: a heartbeat, which its socket refuses if the connection is gone.
 - A worker that returned is not given again what it is still busy with.  Nor is one that took longer than the
-  time limit of a job and cannot be told to stop: should the retry come to it, it has the job again, for as long
-  as a new attempt may take, without being sent it.
+  time limit of a job and cannot be told to stop: should the retry come to it, it has the job again, for as
+  long as a new attempt may take, without being sent it.
 - A worker that was told to stop, and forgets what it is told to stop, may have answered before it read that.
 - A worker whose connection broke is remembered in `bus.departed` if its identity is its own: it may make
-  another connection, and its answers count.  Nothing else that it says does, because what was on the way to it
-  may be lost: it has to register again.  No verdict waits for it.
+  another connection, and its answers count.  Nothing else that it says does, because what was on the way to
+  it may be lost: it has to register again.  No verdict waits for it.
 - A silent worker whose requests others have answered is let go.  It does not know that yet: what it sends
   before it reads that it has to register again belongs to the old conversation.  So it is told once
   (`tell_to_register`), however many messages that are.  A dialect that has no word for it (eMQP) leaves the
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 # A worker that was let go is told so again if it still sends messages after this long: what it was told may
 # have been lost with its connection.
 TOLD_FOR_S: Final = 60.0
-# So many of them are remembered. Who is forgotten may be told twice, or (eMQP) begins anew by its own liveness.
+# So many of them are remembered. Who is forgotten may be told twice, or (eMQP) begins anew by its own
+# liveness.
 MAX_LET_GO: Final = 1_000
 # Where a request is that no worker has now; a worker that still runs it takes it up again.
 _WITHOUT_WORKER = (RequestState.QUEUED, RequestState.WAITING, RequestState.SUSPENDED)
@@ -93,7 +94,7 @@ def stop(bus: Tables, request: Request, worker: Worker, is_overdue: bool = False
 
 
 def stopped(bus: Tables, worker: Worker, token: bytes) -> Request | None:
-    """The request that a worker was told to stop and does not count as having any more, if it has not ended."""
+    """The request that a worker was told to stop and no longer counts as having, if it has not ended."""
     if worker not in bus.holders.get(token, ()):
         return None
     return bus.prompt.get(token) or bus.patient.get(token)

@@ -184,7 +184,7 @@ def _may_return(bus: Bus, worker: Worker) -> bool:
 
 
 def _depart(bus: Bus, worker: Worker, why: str, now: float) -> None:
-    """The connection of a worker broke. Others get what it has, at once; but it may come back with an answer."""
+    """The connection of a worker broke. Others get what it has at once, but it may come back with an answer."""
     _detach(bus, worker, why, now)
     services = attempts.take_back(bus, worker, why, now, silent=True)
     bus.departed[worker.address] = worker
@@ -281,8 +281,8 @@ def _never_got(bus: Bus, worker: Worker, token: bytes) -> list[Request]:
 
 
 def _begin_anew(bus: Bus, address: Address) -> list[Request]:
-    """The identity of a worker that was silent or whose connection broke begins a new conversation: nothing is
-    expected of the old one."""
+    """The identity of a worker that was silent, or whose connection broke, begins a new conversation: nothing
+    is expected of the old one."""
     bus.resting.pop(address, None)
     old = bus.silent.get(address) or bus.departed.get(address)
     return [] if old is None else holders.forget(bus, old)

@@ -433,7 +433,7 @@ RETRIED_S = 10.0 + GRACE_S + 1.5
 
 
 def stuck(stage: LedgerStage, **more: Any) -> bytes:
-    """A worker that cannot be told to stop has a job that ran into its limit, and the retry is due. The token."""
+    """A worker that cannot be told to stop has a job that ran into its limit; the retry is due. Its token."""
     stage.worker("w", credit=5, **more)
     stage.submit("c", "1", options=STUCK, ttl_s=100.0)
     token = stage.token("c", "1")
