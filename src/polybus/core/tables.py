@@ -119,8 +119,8 @@ class Tables:
         self.services: dict[bytes, Service] = {}
         self.workers: dict[Address, Worker] = {}
         # Workers that count as disconnected because they were silent, and may still answer what they have;
-        # those whose connection broke, and that may come back with their answer; and for each unanswered request
-        # those that had it, do not have it now, and may still answer it (`holders`).
+        # those whose connection broke, and that may come back with their answer; and for each unanswered
+        # request those that had it, do not have it now, and may still answer it (`holders`).
         self.silent: dict[Address, Worker] = {}
         self.departed: dict[Address, Worker] = {}
         self.holders: dict[bytes, dict[Worker, Holding]] = {}

@@ -184,7 +184,7 @@ def _may_return(bus: Bus, worker: Worker) -> bool:
 
 
 def _depart(bus: Bus, worker: Worker, why: str, now: float) -> None:
-    """The connection of a worker broke. Others get what it has at once, but it may come back with an answer."""
+    """The connection of a worker broke. Others get what it has; but it may come back with an answer."""
     _detach(bus, worker, why, now)
     services = attempts.take_back(bus, worker, why, now, silent=True)
     bus.departed[worker.address] = worker
