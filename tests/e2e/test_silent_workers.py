@@ -17,9 +17,9 @@ import pytest
 import zmq
 
 from conformance.live_settings import BEAT_S, DEAD_S, FAST
-from support.live import POLYBUS, LiveBroker, Peer, wait_for
+from support.live import POLYBUS, WAIT_S, LiveBroker, Peer, wait_for
 from support.patience import patient
-from support.silent_workers import SilentWorker, talks
+from support.silent_workers import SilentWorker, Talk, talks
 
 SETTINGS = {**FAST, "limits.request_ttl_s": 60.0, "dbp.heartbeat_s": BEAT_S}
 DIALECTS = sorted(talks(BEAT_S))
@@ -72,10 +72,16 @@ def test_one_answer_of_slow_workers(dialect: str, count: int) -> None:
         assert totals["replied"] == 1
         # Nothing more reaches the client, whoever else is done.
         assert client.get(SLOW_S + DEAD_S) is None
-        # They work again, on whatever connection they have.
-        ask_again = [b"MDRC01", b"\x01", f"{dialect}-{count}-{SLOW_S:g}".encode(), b"r2", b"again"]
-        client.send(*ask_again)
-        assert client.recv(patient(10 * SLOW_S))[3:] == [b"r2", b"again done"]
+        # They work again, all of them, on whatever connection they have.
+        service = f"{dialect}-{count}-{SLOW_S:g}"
+        at_once = 1 if dialect == "dbp" else count
+        wait_for(lambda: broker.has_workers(service, count=at_once))
+        for worker in found:
+            worker.handler_s = 0.0
+        for number in range(2 * count):
+            client.send(b"MDRC01", b"\x01", service.encode(), b"again%d" % number, b"again")
+            assert client.recv()[3:] == [b"again%d" % number, b"again done"]
+        assert sum(b"again" in worker.runs for worker in found) >= at_once
 
 
 @pytest.mark.parametrize("dialect", sorted(set(DIALECTS) - {"dbp"}))
@@ -252,6 +258,133 @@ def test_a_silent_worker_is_told_that_the_broker_stops(dialect: str) -> None:
         worker.recv_until(talk.is_goodbye)
         # It is said once: the connection is closed, so nothing else comes.
         assert worker.get(BEAT_S) is None
+
+
+def hold(broker: LiveBroker, talk: Talk, service: bytes, client: Peer, worker: Peer) -> list[bytes]:
+    """A worker registers, gets the only request, and says nothing for so long that it counts as disconnected.
+    The envelope that its answer needs."""
+    for frames in talk.hello(service):
+        worker.send(*frames)
+    wait_for(lambda: broker.has_workers(service.decode()))
+    client.send(b"MDRC01", b"\x01", service, b"r1", b"work")
+    held = talk.request(worker.recv_until(lambda frames: talk.request(frames) is not None))
+    assert held is not None
+    wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
+    return held[0]
+
+
+def await_probe(worker: Peer) -> None:
+    """Pass over what came before the worker was lost. The next message finds out whether it is connected."""
+    while worker.get(0.0) is not None:
+        pass
+    worker.recv()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_worker_lost_is_not_the_verdict_while_a_silent_worker_is_connected(dialect: str) -> None:
+    talk = talks(BEAT_S)[dialect]
+    with (
+        LiveBroker({**SETTINGS, "limits.attempts": 1}) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port]) as worker,
+    ):
+        envelope = hold(broker, talk, b"slow", client, worker)
+        await_probe(worker)
+        await_probe(worker)
+        # Another one does not get it: it has cost as many workers as it may.
+        with Peer(broker["majordomo.workers"]) as other:
+            other.send(b"MDRW01", b"\x01", b"slow")
+            wait_for(lambda: broker.has_workers("slow"))
+            (row,) = broker.ask("requests")
+            assert row["worker"] is None
+            for frames in talk.reply(envelope, b"late"):
+                worker.send(*frames)
+            assert answer(client, WAIT_S) == b"late"
+        assert broker.ask("status")["failed"] == 0
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_worker_lost_is_the_verdict_when_the_silent_worker_is_not_connected(dialect: str) -> None:
+    talk = talks(BEAT_S)[dialect]
+    with (
+        LiveBroker({**SETTINGS, "limits.attempts": 1}) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port]) as worker,
+    ):
+        hold(broker, talk, b"slow", client, worker)
+        await_probe(worker)
+        assert client.get(0.0) is None
+        worker.close()
+        assert json.loads(answer(client, WAIT_S))["error"] == "worker_lost"
+
+
+@pytest.mark.parametrize("dialect", ["ebus", "emqp", "mdp1", "mdp2", "mdr"])
+def test_a_worker_that_comes_back_on_a_new_connection_may_answer(dialect: str) -> None:
+    talk = talks(BEAT_S)[dialect]
+    with LiveBroker(SETTINGS) as broker, Peer(broker["majordomo.clients"]) as client:
+        with Peer(broker[talk.port], identity=b"own") as worker:
+            for frames in talk.hello(b"slow"):
+                worker.send(*frames)
+            wait_for(lambda: broker.has_workers("slow"))
+            client.send(b"MDRC01", b"\x01", b"slow", b"r1", b"work")
+            held = talk.request(worker.recv_until(lambda frames: talk.request(frames) is not None))
+            assert held is not None
+        # The connection is gone, and the broker has noticed; the request waits for another worker.
+        wait_for(lambda: not broker.has_workers("slow"))
+        with Peer(broker[talk.port], identity=b"own") as worker:
+            # As libzmq does it: the program does not notice, and does not register again.
+            for frames in talk.reply(held[0], b"carried over"):
+                worker.send(*frames)
+            assert answer(client, WAIT_S) == b"carried over"
+            for frames in talk.reply(held[0], b"a second one"):
+                worker.send(*frames)
+            worker.send(*talk.beat(b"slow"))
+            if dialect != "emqp":
+                worker.recv_until(talk.is_goodbye)
+            wait_for(lambda: broker.ask("status")["late"] == 1)
+        assert client.get(0.0) is None
+
+
+# Those that cannot be told to stop, with several slots each: of MDP and MDR by one more frame of READY.
+@pytest.mark.parametrize("dialect", ["emqp", "mdp1", "mdp2", "mdr"])
+def test_a_retry_is_not_given_to_the_worker_that_is_busy_with_the_job(dialect: str) -> None:
+    talk = talks(BEAT_S)[dialect]
+
+    def is_request(frames: list[bytes]) -> bool:
+        return talk.request(frames) is not None
+
+    with (
+        LiveBroker(SETTINGS) as broker,
+        Peer(broker["majordomo.clients"]) as client,
+        Peer(broker[talk.port]) as worker,
+    ):
+        first, *others = talk.hello(b"slow")
+        for frames in [first, *others * 5] if others else [[*first, b"5"]]:
+            worker.send(*frames)
+        wait_for(lambda: broker.has_workers("slow"))
+        head = {"service": "slow", "timeout_s": DEAD_S / 2, "retries": 20, "reply": "result", "id": "j"}
+        client.send(b"MDRC01", b"\x01", b"polybus.submit", b"r1", json.dumps(head).encode() + b"\nwork")
+        held = talk.request(worker.recv_until(is_request))
+        assert held is not None
+        given = []
+
+        def has_timed_out() -> bool:
+            worker.send(*talk.beat(b"slow"))
+            while (frames := worker.get(0.0)) is not None:
+                given.extend([frames] if is_request(frames) else [])
+            return bool(broker.ask("status")["timeouts"] >= 3)
+
+        wait_for(has_timed_out)
+        assert given == [], "it was given what it is busy with"
+        for frames in talk.reply(held[0], b"done"):
+            worker.send(*frames)
+        assert answer(client, WAIT_S) == b"done"
+        # It is a worker like any other: its next request is not preceded by a goodbye.
+        client.send(b"MDRC01", b"\x01", b"slow", b"r2", b"next")
+        heard = [worker.recv()]
+        while not is_request(heard[-1]):
+            heard.append(worker.recv())
+        assert not any(talk.is_goodbye(frames) for frames in heard)
 
 
 def show(broker: LiveBroker, *words: str) -> str:

@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
         ),
         heartbeat=heartbeats,
         credit=st.integers(1, 3),
-        kind=st.sampled_from(["plain", "plain", "grants", "forgets", "dialled"]),
+        kind=st.sampled_from(["plain", "plain", "obeys", "grants", "forgets", "dialled"]),
         holds=st.lists(st.integers(0, 30), max_size=3),
     )
     def worker_up(
@@ -181,7 +181,9 @@ class Machine(RuleBasedStateMachine):
                 heartbeat,
                 credit,
                 grants_slots=kind == "grants",
+                obeys_stop=kind in ("obeys", "forgets"),
                 forgets_stopped=kind == "forgets",
+                resumes=kind == "grants",
                 endpoint=f"tcp://node:{credit}" if kind == "dialled" else "",
                 holding=tuple(self.tokens[number % len(self.tokens)] for number in holds),
             )
@@ -250,11 +252,12 @@ class Machine(RuleBasedStateMachine):
     def heard(self, worker: Address) -> None:
         self.do(events.Heard(worker, None))
 
-    @rule(number=st.integers(0, 5))
-    def gone(self, number: int) -> None:
-        known = list(self.bus.workers)
+    @rule(number=st.integers(0, 5), is_unreachable=st.booleans())
+    def gone(self, number: int, is_unreachable: bool) -> None:
+        bus = self.bus
+        known = [*bus.workers, *bus.silent, *bus.departed, *bus.resting]
         if known:
-            self.do(events.WorkerGone(known[number % len(known)], "it left"))
+            self.do(events.WorkerGone(known[number % len(known)], "it left", is_unreachable))
 
     # -- time -------------------------------------------------------------------------------------
 

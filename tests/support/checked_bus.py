@@ -21,7 +21,11 @@ class CheckedActions(list[Any]):
         if isinstance(action, act.Deliver | act.Stop | act.Beat | act.Reschedule):
             worker = action.worker
             assert worker.state is not WorkerState.GONE, action
-            assert self._bus.workers.get(worker.address) is worker, action
+            known = self._bus.workers.get(worker.address)
+            if known is None and isinstance(action, act.Beat):
+                # Whether a silent one is connected may decide what becomes of a request.
+                known = self._bus.silent.get(worker.address)
+            assert known is worker, action
         super().append(action)
 
     def extend(self, actions: Any) -> None:

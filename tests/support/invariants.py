@@ -10,6 +10,7 @@ from math import inf
 
 from polybus.core import replies
 from polybus.core.bus import Bus
+from polybus.core.holders import can_be_reached
 from polybus.core.lifecycle import ABSENT, TERMINAL, BusState, RequestState, WorkerState
 from polybus.core.model import Client, Request, Service
 from polybus.core.replies import KEPT_OVERHEAD_BYTES
@@ -213,6 +214,7 @@ def silent_workers(bus: Bus) -> None:
         assert address not in bus.workers
         unanswered = [r for r in worker.inflight.values() if r.state not in TERMINAL]
         assert unanswered
+        assert address not in bus.resting
         for request in unanswered:
             assert worker in bus.holders[request.token]
         if any(r.state is R.SUSPENDED for r in unanswered) and not worker.endpoint:
@@ -220,9 +222,21 @@ def silent_workers(bus: Bus) -> None:
     for token, holders in bus.holders.items():
         request = bus.requests[token]
         assert holders
-        for worker in holders:
-            assert worker.inflight[token] is request
-            assert (bus.workers.get(worker.address) or bus.silent.get(worker.address)) is worker
+        for worker, holding in holders.items():
+            if holding.has_slot:
+                assert worker.inflight[token] is request
+            known = bus.departed if worker.state is WorkerState.GONE else {**bus.workers, **bus.silent}
+            assert known[worker.address] is worker
     for request in bus.requests.values():
         if request.state is R.SUSPENDED:
-            assert any(given_at > 0.0 for given_at in bus.holders[request.token].values())
+            assert can_be_reached(bus, request) or any(w.endpoint for w in bus.holders[request.token])
+    for address, worker in bus.departed.items():
+        assert worker.address == address
+        assert address not in bus.workers
+        assert not worker.offers
+        assert worker.inflight, "there is nothing that it could answer"
+        assert all(worker in bus.holders[token] for token in worker.inflight)
+    for address, worker in bus.resting.items():
+        assert worker.state is WorkerState.SILENT
+        assert address not in bus.workers
+        assert not worker.inflight

@@ -160,7 +160,7 @@ class SilentWorker(threading.Thread):
         self._endpoint = broker[talk.port]
         self._talk = talk
         self._service = service
-        self._handler_s = handler_s
+        self.handler_s = handler_s
         self._heartbeat_s = heartbeat_s
         self._ending = threading.Event()
         self.runs: list[bytes] = []
@@ -197,7 +197,7 @@ class SilentWorker(threading.Thread):
             self.runs.append(body)
             self.begun.set()
             # The handler. Nothing is sent and nothing is read until it is done, or the test is.
-            if self._ending.wait(self._handler_s):
+            if self._ending.wait(self.handler_s):
                 return
             for frames in talk.reply(envelope, body + b" done"):
                 socket.send_multipart(frames)

@@ -129,11 +129,14 @@ def take_back(
     # A dict, because a set of them has no order: the same events shall always have the same effects.
     waiting: dict[Service, None] = {}
     claimed = frozenset(kept)
-    for request in reversed(worker.inflight.values()):
+    if bus.holders and worker.forgets_stopped:
+        holders.forget_stopped(bus, worker)
+    # A copy, because a verdict may end what the bus remembers of the worker.
+    for request in reversed(list(worker.inflight.values())):
         if request.state in TERMINAL:
             continue
         # Who was silent with it before lost it then.
-        is_new_loss = request.token not in claimed and not holders.is_remembered(bus, request, worker)
+        is_new_loss = request.token not in claimed and not holders.was_silent(bus, request, worker)
         if silent:
             holders.remember(bus, request, worker)
         elif bus.holders:
@@ -223,14 +226,10 @@ def _overdue(bus: Tables, request: Request, now: float) -> None:
     worker = request.worker
     assert worker is not None
     bus.counters.timeouts += 1
-    # Its slot stays taken until it answers; the answer will be late.
-    bus.actions.append(Stop(worker, request.token))
-    freed = None
-    if worker.forgets_stopped:
-        del worker.inflight[request.token]
-        freed = worker
-    elif worker.endpoint and not worker.slot:
-        # It need not even say that: it is looked after soon.
+    # Until the job has ended its answer still counts. Its slot stays taken until it answers.
+    freed = worker if holders.stop(bus, request, worker, is_overdue=True) else None
+    if worker.endpoint and not worker.slot:
+        # It need not even answer: it is looked after soon.
         bus.watches.set(worker, now)
     detail = f"no answer within its time limit of {request.options.timeout_s:g} s"
     fail(bus, request, Reason.TIMEOUT, detail, [], now)

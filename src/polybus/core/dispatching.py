@@ -34,9 +34,23 @@ _WORKER_SERVES: Final = WorkerState.SERVING
 
 
 def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
+    if request.attempt and request.token in worker.inflight:
+        worker = _somebody_else(request) or worker
     hand_over(bus, request, worker, now)
     if worker.contested:
         refile(worker)
+
+
+def _somebody_else(request: Request) -> Worker | None:
+    """Who is free for a request that was tried before and has not had it, or has answered since."""
+    best: Worker | None = None
+    best_rank = (0, 0)
+    for worker, weight in request.service.roster.members.items():
+        if worker.free > 0 and worker.state is _WORKER_SERVES and request.token not in worker.inflight:
+            rank = (-weight, len(worker.inflight))
+            if best is None or rank < best_rank:
+                best, best_rank = worker, rank
+    return best
 
 
 def hand_over(bus: Tables, request: Request, worker: Worker, now: float) -> None:
@@ -49,8 +63,9 @@ def hand_over(bus: Tables, request: Request, worker: Worker, now: float) -> None
     if request.attempt > 1 and request.token in worker.inflight:
         # It has had it before, was silent or took too long, and has not answered since: that slot is this.
         worker.free += 1
-        # One that took too long was told to stop; one that was silent works on it still.
-        still_has_it = bus.holders.get(request.token, {}).get(worker, 0.0) > 0.0
+        # It works on it still, unless it could be told to stop.
+        holding = bus.holders.get(request.token, {}).get(worker)
+        still_has_it = holding is not None and holding.is_whole
     worker.inflight[request.token] = request
     worker.free -= 1
     worker.spoken_at = now

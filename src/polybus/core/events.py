@@ -65,8 +65,11 @@ class WorkerUp(Struct, frozen=True):
     # Where to dial it; empty if it is connected. Then `worker` is the link to dial on and the beginning of
     # the identity: every connection gets an identity of its own.
     endpoint: str = ""
-    # It drops what it is told to stop and never speaks of it again.
+    # It can be told to stop what it runs; and if it is, it never speaks of that again.
+    obeys_stop: bool = False
     forgets_stopped: bool = False
+    # Its dialect has no word that makes it register again, so its conversation goes on whenever it is heard.
+    resumes: bool = False
     # Tokens of requests that it still runs from an earlier conversation.
     holding: tuple[bytes, ...] = ()
 
@@ -152,6 +155,8 @@ class WorkerGone(Struct, frozen=True):
 
     worker: Address
     reason: str
+    # Only its connection is gone: one with an identity of its own may make another.
+    is_unreachable: bool = False
 
 
 class WorkerFull(Struct, frozen=True):

@@ -163,7 +163,9 @@ class Worker:
         "inflight",
         "is_scheduler",
         "missed",
+        "obeys_stop",
         "offers",
+        "resumes",
         "seen_at",
         "since",
         "slot",
@@ -185,6 +187,8 @@ class Worker:
         is_scheduler: bool = False,
         endpoint: str = "",
         forgets_stopped: bool = False,
+        obeys_stop: bool = False,
+        resumes: bool = False,
     ) -> None:
         self.address = address
         self.voice = voice
@@ -206,8 +210,12 @@ class Worker:
         self.is_scheduler = is_scheduler
         # Where we dialled it; empty if it came to us.
         self.endpoint = endpoint
-        # What it is told to stop it drops without an answer, so the slot is free at once.
+        # It can be told to stop what it runs. It answers that, unless it drops what it is told to stop: then
+        # its slot is free at once.
+        self.obeys_stop = obeys_stop
         self.forgets_stopped = forgets_stopped
+        # Its dialect has no word that makes it register again.
+        self.resumes = resumes
         # How often in a row its heaviest service was served while a lighter one waited.
         self.streak = 0
 

@@ -60,12 +60,23 @@ def held_by(
     worker's slot is free again.
     """
     worker = worker_at(bus, address, now)
+    if worker is None and bus.departed and not failed:
+        # Its connection broke, and the identity is back with an answer, not with a new conversation.
+        worker = bus.departed.get(address)
     if worker is None:
         return None, None
     worker.seen_at = now
     if not token and worker.inflight:
         token = next(iter(worker.inflight))
     request = worker.inflight.get(token)
+    if request is None and bus.holders:
+        stopped = holders.stopped(bus, worker, token)
+        if stopped is not None:
+            if not failed and holders.may_end(bus, stopped, worker):
+                holders.take_over(bus, stopped, worker, now)
+                return worker, stopped
+            holders.forget_one(bus, token, worker)
+            return None, None
     if request is None:
         orphan = bus.patient.get(token)
         if orphan is None or orphan.state is not RequestState.ORPHANED or orphan.service not in worker.offers:
@@ -105,6 +116,8 @@ def on_part(bus: Tables, event: events.Part, now: float) -> None:
     if worker is not None and not event.token:
         request = next(iter(worker.inflight.values()), None)
     if worker is None or request is None or request.state in TERMINAL:
+        if bus.holders:
+            holders.drop_part(bus, event.worker, event.token)
         late(bus, event.worker, event.token, now)
         return
     worker.seen_at = now

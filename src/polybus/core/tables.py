@@ -23,6 +23,7 @@ from polybus.core.waiting import Waiters
 
 if TYPE_CHECKING:
     from polybus.core.bridging import Bridging
+    from polybus.core.holders import Holding
     from polybus.core.replies import KeptOutcome
 
 # The longest time between two ticks, and while requests wait whose default time may run out.
@@ -118,11 +119,15 @@ class Tables:
         self.services: dict[bytes, Service] = {}
         self.workers: dict[Address, Worker] = {}
         # Workers that count as disconnected because they were silent, and may still answer what they have;
-        # and for each unanswered request those that went silent with it, and when they got it (`holders`).
+        # those whose connection broke, and that may come back with their answer; and for each unanswered
+        # request those that had it, do not have it now, and may still answer it (`holders`).
         self.silent: dict[Address, Worker] = {}
-        self.holders: dict[bytes, dict[Worker, float]] = {}
+        self.departed: dict[Address, Worker] = {}
+        self.holders: dict[bytes, dict[Worker, Holding]] = {}
         # Workers that the bus let go while they worked for nothing, and when they were told so; 0: not yet.
         self.let_go: dict[Address, float] = {}
+        # The same for those that nothing can be told: when they are heard their conversation goes on.
+        self.resting: dict[Address, Worker] = {}
         # Other brokers, if this one has a bridge.
         self.bridging: Bridging | None = None
         # Unanswered requests: those that may wait the default time, oldest first, and those with a time of

@@ -61,6 +61,8 @@ def bring_up(bus: Bus, event: events.WorkerUp, now: float) -> Worker | None:
         offers,
         endpoint=event.endpoint,
         forgets_stopped=event.forgets_stopped,
+        obeys_stop=event.obeys_stop,
+        resumes=event.resumes,
     )
     bus.workers[address] = worker
     bus.let_go.pop(address, None)
@@ -156,12 +158,39 @@ def on_heard(bus: Bus, event: events.Heard, now: float) -> None:
 
 def on_worker_gone(bus: Bus, event: events.WorkerGone, now: float) -> None:
     worker = bus.workers.get(event.worker)
+    silent = bus.silent.get(event.worker)
     if worker is not None:
-        remove(bus, worker, event.reason, now)
-    elif event.worker in bus.silent:
-        forget_silent(bus, bus.silent[event.worker], event.reason, now)
+        if event.is_unreachable and _may_return(bus, worker):
+            _depart(bus, worker, event.reason, now)
+        else:
+            remove(bus, worker, event.reason, now)
+    elif silent is not None:
+        if event.is_unreachable and _may_return(bus, silent):
+            _decide(bus, holders.depart(bus, silent), event.reason, now)
+        else:
+            forget_silent(bus, silent, event.reason, now)
     else:
         bus.let_go.pop(event.worker, None)
+        bus.resting.pop(event.worker, None)
+        if event.worker in bus.departed and not event.is_unreachable:
+            holders.forget(bus, bus.departed[event.worker])
+
+
+def _may_return(bus: Bus, worker: Worker) -> bool:
+    """Whether a worker whose connection broke can be recognised when it comes back: by an identity that it
+    chose itself. Those that libzmq makes up begin with a zero and belong to one connection."""
+    is_neighbour = bus.bridging is not None and bus.bridging.is_neighbour(worker)
+    return not (worker.endpoint or is_neighbour or worker.address[1].startswith(b"\0"))
+
+
+def _depart(bus: Bus, worker: Worker, why: str, now: float) -> None:
+    """The connection of a worker broke. Others get what it has; but it may come back with an answer."""
+    _detach(bus, worker, why, now)
+    services = attempts.take_back(bus, worker, why, now, silent=True)
+    bus.departed[worker.address] = worker
+    holders.settle_departed(bus, worker)
+    for service in services:
+        dispatching.flow(bus, service, now)
 
 
 def on_worker_full(bus: Bus, event: events.WorkerFull, now: float) -> None:
@@ -212,6 +241,11 @@ def lose(bus: Bus, worker: Worker, why: str, now: float) -> None:
     may only be busy, so its connection is left alone: it may still answer (`holders`)."""
     bus.counters.workers_lost += 1
     is_neighbour = bus.bridging is not None and bus.bridging.is_neighbour(worker)
+    if not is_busy(worker) and worker.inflight and worker.resumes:
+        # It works for nothing, and nothing can be told to it.
+        _detach(bus, worker, why, now, LOSE)
+        holders.rest(bus, worker)
+        return
     if not is_busy(worker) or is_neighbour:
         bus.actions.append(Dismiss(worker.address, worker.voice, HEARTBEAT_MISSED))
         if worker.inflight and not worker.endpoint and not is_neighbour:
@@ -251,9 +285,11 @@ def _never_got(bus: Bus, worker: Worker, token: bytes) -> list[Request]:
 
 
 def _begin_anew(bus: Bus, address: Address) -> list[Request]:
-    """The identity of a silent worker begins a new conversation: nothing is expected of the old one."""
-    silent = bus.silent.get(address)
-    return [] if silent is None else holders.forget(bus, silent)
+    """The identity of a worker that was silent, or whose connection broke, begins a new conversation: nothing
+    is expected of the old one."""
+    bus.resting.pop(address, None)
+    old = bus.silent.get(address) or bus.departed.get(address)
+    return [] if old is None else holders.forget(bus, old)
 
 
 def _decide(bus: Bus, undecided: list[Request], why: str, now: float) -> None:

@@ -132,7 +132,7 @@ class Bridge:
         beat_s = max(settings.heartbeat_s, hello.heartbeat_s)
         heartbeat = Heartbeat(beat_s * settings.liveness, settings.heartbeat_s)
         peer.worker = bring_up(
-            self._bus, events.WorkerUp(peer.address, peer, (), heartbeat, hello.credit), now
+            self._bus, events.WorkerUp(peer.address, peer, (), heartbeat, hello.credit, obeys_stop=True), now
         )
         assert peer.worker is not None
         self.peers[peer.link, peer.identity or b""] = peer

@@ -261,6 +261,7 @@ class Ebus:
                 self._heartbeat,
                 ready.credit or self._worker_credit,
                 forgets_stopped=isinstance(voice, PublicWorkerVoice),
+                obeys_stop=not isinstance(voice, StrictWorkerVoice),
             ),
             now,
         )

@@ -104,8 +104,13 @@ class Emqp:
         kind = type(message)
         HEARERS[kind](self, peer, message, at, now)
         # Whatever a worker or scheduler sends shows that it is there (EMQP-19).
-        if kind not in NOT_NOTED_HERE and (peer in self._bus.workers or peer in self._bus.silent):
+        if kind not in NOT_NOTED_HERE and self._is_known(peer):
             self._bus.handle(events.Heard(peer, self._worker_voices[at]), now)
+
+    def _is_known(self, peer: Address) -> bool:
+        """Whether a peer is a worker or scheduler, or was one whose conversation may go on."""
+        bus = self._bus
+        return peer in bus.workers or peer in bus.silent or peer in bus.resting
 
     def hear_publisher(self, link: int, frames: Message, at: int, now: float) -> None:
         self._publish((link, bytes(frames[0])), read_command(PUBLISH_ONLY, frames, at), at, now)
@@ -124,11 +129,10 @@ class Emqp:
 
     def goodbyes(self) -> list[Dismiss]:
         """The last word to every client; workers and schedulers get theirs from the core."""
-        workers, silent = self._bus.workers, self._bus.silent
         return [
             Dismiss(client, self.client_voices[at], "shutdown")
             for client, at in self._clients
-            if client not in workers and client not in silent
+            if not self._is_known(client)
         ]
 
     # -- clients --------------------------------------------------------------------------------
@@ -232,6 +236,8 @@ class Emqp:
                     self._heartbeat,
                     grants_slots=True,
                     holding=message.holding or (),
+                    obeys_stop=message.version > 0,
+                    resumes=True,
                 ),
                 now,
             )

@@ -339,7 +339,8 @@ class Broker:
             if names[number] == "ebus.subscribe":
                 self.bus.actions.append(act.Say((number, b""), publication(*FAREWELL)))
         # The silent ones, too: who is only busy reads it when its handler is done.
-        for worker in [*self.bus.workers.values(), *self.bus.silent.values()]:
+        bus = self.bus
+        for worker in [*bus.workers.values(), *bus.silent.values(), *bus.resting.values()]:
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
         self._outbox.settle(now)
         self._outbox.pending.lost.write(self.bus.limits, now)

@@ -230,12 +230,12 @@ class Outbox:
         match action:
             case act.Deliver(worker, request):
                 if gone:
-                    self._bus.handle(events.WorkerGone(worker.address, why), now)
+                    self._bus.handle(events.WorkerGone(worker.address, why, True), now)
                 else:
                     self._bus.handle(events.WorkerFull(worker.address, request.token), now)
             case act.Beat(worker) | act.Stop(worker, _) | act.Reschedule(worker, _):
                 if gone:
-                    self._bus.handle(events.WorkerGone(worker.address, why), now)
+                    self._bus.handle(events.WorkerGone(worker.address, why, True), now)
             case act.Ask(peer):
                 if gone:
                     self._bus.handle(events.Unasked(peer), now)

@@ -88,7 +88,9 @@ class MemoryBus:
         self.clock.pass_until = self._pass_until
         self.clock.sleep_until = self._sleep_until
         self._happen(events.StoreHealth(""))
-        self._happen(events.WorkerUp(WORKER, None, (), Heartbeat(0.0), credit=0, grants_slots=True))
+        self._happen(
+            events.WorkerUp(WORKER, None, (), Heartbeat(0.0), credit=0, grants_slots=True, obeys_stop=True)
+        )
 
     def __enter__(self) -> MemoryBus:
         self._desks = self.app.use(MemoryDesk(self), MemoryAsyncDesk(self))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from polybus.core import events, ledger
 from polybus.core.dispatching import LINGER_S, note_starts
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Heartbeat, JobOptions, Limits, QueuePolicy, Reason, Retrying
+from support.invariants import check as check_tables
 from support.stage import LedgerStage, client, worker
 
 RETRIES = JobOptions(retries=3, backoff_s=1.0)
@@ -29,6 +31,7 @@ def stage() -> LedgerStage:
 def check(stage: LedgerStage) -> None:
     """What must hold whatever happened."""
     bus = stage.bus
+    check_tables(bus, stage.now)
     for known in bus.workers.values():
         if not known.grants_slots:
             assert known.free + len(known.inflight) == known.credit
@@ -307,7 +310,7 @@ def test_the_broker_counts_an_attempt_that_takes_too_long(stage: LedgerStage) ->
 
 @pytest.mark.parametrize("late", ["fail", "part", "gone", "returned"])
 def test_a_late_word_changes_nothing(stage: LedgerStage, late: str) -> None:
-    stage.worker("w", grants_slots=late == "returned")
+    stage.worker("w", grants_slots=late == "returned", obeys_stop=True)
     if late == "returned":
         stage.do(events.Slot(worker("w"), "w"))
     stage.submit("c", "1", options=LIMITED)
@@ -364,8 +367,9 @@ def test_a_worker_that_gives_back_what_somebody_else_has_by_now(stage: LedgerSta
 
 
 def test_the_same_worker_gets_it_again_in_the_slot_that_it_has_not_given_back(stage: LedgerStage) -> None:
-    """The two runs have the same name, so the first answer is taken; the second is late and costs nothing."""
-    stage.worker("w", credit=2)
+    """The two runs have the same name, so the first answer is taken; the second is late and costs nothing.
+    It was told to stop, so it is not busy with the first one."""
+    stage.worker("w", credit=2, obeys_stop=True)
     stage.submit("c", "1", options=LIMITED)
     token = stage.token("c", "1")
     stage.wait(10.0 + GRACE_S + 1.5)
@@ -396,7 +400,7 @@ def test_a_late_answer_between_two_runs_at_the_same_worker(stage: LedgerStage) -
 
 def test_an_answer_whose_first_part_came_too_late_does_not_count(stage: LedgerStage) -> None:
     """The client lacks that part: the final answer alone would be another answer."""
-    stage.worker("w", credit=2)
+    stage.worker("w", credit=2, obeys_stop=True)
     stage.submit("c", "1", options=LIMITED)
     token = stage.token("c", "1")
     stage.wait(10.0 + GRACE_S + 0.5)
@@ -419,6 +423,192 @@ def test_a_worker_that_forgets_what_it_is_told_to_stop(stage: LedgerStage) -> No
     stage.wait(10.0 + GRACE_S + 0.1)
     assert stage.delivered() == [("w", "1"), ("w", "2")], "its slot is free at once"
     check(stage)
+
+
+# -- workers that cannot be told to stop ------------------------------------------------------------
+
+STUCK = JobOptions(retries=2, timeout_s=10.0, backoff_s=1.0)
+# The first attempt is over, and its retry is due.
+RETRIED_S = 10.0 + GRACE_S + 1.5
+
+
+def stuck(stage: LedgerStage, **more: Any) -> bytes:
+    """A worker that cannot be told to stop has a job that ran into its limit; the retry is due. Its token."""
+    stage.worker("w", credit=5, **more)
+    stage.submit("c", "1", options=STUCK, ttl_s=100.0)
+    token = stage.token("c", "1")
+    stage.wait(RETRIED_S)
+    assert stage.delivered() == [("w", "1")], "it is busy with it"
+    check(stage)
+    return token
+
+
+def test_a_worker_that_cannot_be_told_to_stop_is_not_given_it_again(stage: LedgerStage) -> None:
+    """Its time limit goes on to count, so that the job ends even if nobody ever answers."""
+    token = stuck(stage)
+    assert stage.request("c", "1").worker is stage.bus.workers[worker("w")]
+    stage.wait(2 * RETRIED_S + 2.0)
+    assert stage.delivered() == []
+    refusal = stage.one(act.Refuse)
+    assert refusal.reason is Reason.TIMEOUT
+    check(stage)
+    assert stage.bus.workers[worker("w")].free == 4, "it has not answered"
+    stage.result("w", token)
+    assert not stage.actions(act.Answer)
+    assert stage.bus.workers[worker("w")].free == 5
+    check(stage)
+
+
+@pytest.mark.parametrize("wait_s", [0.0, RETRIED_S - 1.3, RETRIED_S])
+def test_its_answer_ends_the_job_whichever_attempt_it_is_by_now(stage: LedgerStage, wait_s: float) -> None:
+    token = stuck(stage)
+    stage.wait(wait_s)
+    stage.result("w", token, [b"at last"])
+    assert stage.one(act.Answer).body == [b"at last"]
+    assert stage.bus.workers[worker("w")].free == 5
+    check(stage)
+    stage.wait(2 * RETRIED_S)
+    assert stage.delivered() == []
+    assert stage.bus.counters.late == 0
+
+
+def test_its_failure_makes_room_for_the_next_attempt(stage: LedgerStage) -> None:
+    token = stuck(stage)
+    stage.fail("w", token)
+    stage.wait(3.0)
+    assert stage.delivered() == [("w", "1")], "it is not busy with it any more"
+    assert stage.request("c", "1").failures == 2
+    check(stage)
+
+
+def test_a_late_failure_before_the_retry_costs_nothing(stage: LedgerStage) -> None:
+    stage.worker("w", credit=5)
+    stage.submit("c", "1", options=STUCK)
+    stage.wait(10.0 + GRACE_S + 0.3)
+    stage.fail("w", stage.token("c", "1"))
+    assert stage.request("c", "1").failures == 1, "that it took too long was counted"
+    stage.wait(1.2)
+    assert stage.delivered() == [("w", "1"), ("w", "1")]
+    check(stage)
+
+
+def test_when_it_is_gone_another_worker_gets_the_job(stage: LedgerStage) -> None:
+    stuck(stage)
+    stage.gone("w")
+    assert stage.request("c", "1").state is RequestState.QUEUED
+    stage.worker("v")
+    assert stage.delivered() == [("v", "1")]
+    check(stage)
+
+
+def test_the_job_expires_while_it_is_busy(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.submit("c", "1", options=STUCK, ttl_s=40.0)
+    stage.wait(RETRIED_S)
+    # It has one slot, and that is taken: the retry waits in the queue.
+    assert stage.request("c", "1").state is RequestState.QUEUED
+    stage.wait(40.0 - RETRIED_S + 0.2)
+    assert stage.one(act.Refuse).reason is Reason.EXPIRED
+    assert stage.delivered() == [("w", "1")]
+    check(stage)
+
+
+def test_the_retry_goes_to_another_worker_that_is_free(stage: LedgerStage) -> None:
+    """Also if the stuck one would be the next."""
+    stage.worker("w", credit=5, weight=10)
+    stage.worker("v", credit=5)
+    stage.worker("u", credit=5)
+    stage.submit("c", "1", options=STUCK)
+    assert stage.delivered() == [("w", "1")]
+    stage.wait(RETRIED_S)
+    assert stage.delivered() == [("v", "1")]
+    assert not stage.bus.workers[worker("u")].inflight
+    check(stage)
+    stage.wait(RETRIED_S + 1.0)
+    assert stage.delivered() == [("u", "1")]
+    check(stage)
+
+
+def test_worker_lost_is_no_verdict_while_one_that_took_too_long_is_at_it() -> None:
+    stage = LedgerStage(Limits(attempts=1))
+    stage.worker("w")
+    stage.submit("c", "1", options=STUCK)
+    token = stage.token("c", "1")
+    stage.worker("v")
+    stage.wait(RETRIED_S)
+    assert stage.delivered() == [("w", "1"), ("v", "1")]
+    stage.gone("v")
+    assert not stage.actions(act.Refuse)
+    assert stage.request("c", "1").worker is stage.bus.workers[worker("w")]
+    check(stage)
+    stage.result("w", token, [b"at last"])
+    assert stage.one(act.Answer).body == [b"at last"]
+    check(stage)
+
+
+def test_parts_of_a_worker_that_took_too_long_count_if_nobody_else_answers(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.submit("c", "1", options=STUCK)
+    token = stage.token("c", "1")
+    stage.wait(10.0 + GRACE_S + 0.3)
+    stage.part("w", token, [b"a"])
+    assert stage.one(act.Stream).body == [b"a"]
+    check(stage)
+    stage.result("w", token, [b"b"])
+    assert stage.one(act.Answer).body == [b"b"]
+    check(stage)
+
+
+# -- workers that forget what they are told to stop ---------------------------------------------------
+
+
+@pytest.mark.parametrize("retry_at", ["nobody", "another", "itself"])
+def test_an_answer_that_crosses_the_word_to_stop_counts(stage: LedgerStage, retry_at: str) -> None:
+    stage.worker("w", forgets_stopped=True, obeys_stop=True, credit=2)
+    stage.submit("c", "1", options=STUCK)
+    token = stage.token("c", "1")
+    if retry_at == "another":
+        stage.worker("v")
+    stage.wait(10.0 + GRACE_S + (0.2 if retry_at == "nobody" else 1.5))
+    assert len(stage.delivered()) == (1 if retry_at == "nobody" else 2)
+    assert stage.one(act.Stop).worker.address == worker("w")
+    check(stage)
+    stage.result("w", token, [b"crossing"])
+    assert stage.one(act.Answer).body == [b"crossing"]
+    assert stage.bus.workers[worker("w")].free == 2
+    assert not stage.bus.holders
+    check(stage)
+    stage.result("w", token, [b"crossing"])
+    assert not stage.actions(act.Answer)
+    assert stage.bus.workers[worker("w")].free == 2
+    check(stage)
+
+
+def test_a_rejection_that_crosses_the_word_to_stop_is_late(stage: LedgerStage) -> None:
+    stage.worker("w", forgets_stopped=True, obeys_stop=True)
+    stage.submit("c", "1", options=STUCK)
+    token = stage.token("c", "1")
+    stage.wait(10.0 + GRACE_S + 0.2)
+    stage.fail("w", token)
+    assert stage.bus.counters.late == 1
+    assert stage.request("c", "1").failures == 1
+    assert stage.bus.workers[worker("w")].free == 1
+    check(stage)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_nothing_is_expected_of_such_a_worker_when_it_is_lost(stage: LedgerStage, silent: bool) -> None:
+    stage.worker("w", forgets_stopped=True, obeys_stop=True, heartbeat=Heartbeat(12.0 + GRACE_S))
+    stage.submit("c", "1", options=STUCK)
+    stage.wait(10.0 + GRACE_S + 0.2)
+    assert stage.bus.holders
+    if silent:
+        stage.wait(2.0)
+    else:
+        stage.gone("w")
+    check(stage)
+    stage.result("w", b"n-001", [b"late"])
+    assert silent == bool(stage.actions(act.Answer)), "the retry was its own when it went silent"
 
 
 def test_a_dialled_worker_that_never_answers_is_dialled_anew(stage: LedgerStage) -> None:

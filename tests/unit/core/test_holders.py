@@ -617,3 +617,202 @@ def test_a_suspended_request_waits_for_those_that_got_it_and_not_for_one_that_di
     assert refusal.reason is Reason.WORKER_LOST
     assert refusal.detail.endswith("the last one: its pipe was full")
     assert not stage.bus.holders
+
+
+# -- a connection that breaks -----------------------------------------------------------------------
+
+
+def unplug(stage: Stage, name: str) -> None:
+    """A message to a worker was refused: its connection is gone."""
+    stage.do(events.WorkerGone(worker(name), "it cannot be reached", is_unreachable=True))
+    check(stage)
+
+
+@pytest.mark.parametrize("where", ["queued", "another", "waiting"])
+def test_a_worker_that_makes_a_new_connection_may_answer(stage: Stage, where: str) -> None:
+    """Its identity is its own, so the bus knows that it was given the request."""
+    stage.worker("w", heartbeat=BEATS)
+    stage.submit("c", "1", options=RETRIED)
+    token = stage.token("c", "1")
+    unplug(stage, "w")
+    if where != "queued":
+        stage.worker("v")
+        if where == "waiting":
+            stage.fail("v", token)
+    assert stage.bus.departed
+    stage.result("w", token, [b"carried over"])
+    assert stage.one(act.Answer).body == [b"carried over"]
+    assert stage.bus.counters.late == 0
+    check(stage)
+    assert not stage.bus.departed
+    assert not stage.bus.holders
+    # What was on the way to it may be lost: it has to register, and is told so once.
+    stage.submit("c", "2")
+    assert ("w", "2") not in stage.delivered()
+    stage.heard("w")
+    stage.heard("w")
+    assert stage.one(act.Dismiss).peer == worker("w")
+    check(stage)
+
+
+def test_the_second_answer_after_a_new_connection_is_late(stage: Stage) -> None:
+    token = busy(stage, "w")
+    unplug(stage, "w")
+    stage.worker("v")
+    stage.result("v", token, [b"first"])
+    assert stage.one(act.Answer).body == [b"first"]
+    assert not stage.bus.departed
+    stage.result("w", token, [b"second"])
+    assert not stage.actions(act.Answer)
+    assert stage.bus.counters.late == 1
+    check(stage)
+
+
+def test_only_its_answer_counts_after_a_new_connection(stage: Stage) -> None:
+    """Not a sign of life, because it may not have got the request; not a part, nor what follows that."""
+    token = busy(stage, "w")
+    unplug(stage, "w")
+    stage.heard("w")
+    assert stage.request("c", "1").state is RequestState.QUEUED
+    stage.fail("w", token)
+    assert stage.request("c", "1").state is RequestState.QUEUED
+    stage.part("w", token)
+    assert not stage.actions(act.Stream)
+    stage.result("w", token, [b"the rest"])
+    assert not stage.actions(act.Answer)
+    assert stage.bus.counters.late == 3
+    assert not stage.bus.departed
+    check(stage)
+    stage.worker("v")
+    stage.result("v", token, [b"whole"])
+    assert stage.one(act.Answer).body == [b"whole"]
+    check(stage)
+
+
+def test_no_verdict_waits_for_a_worker_without_a_connection() -> None:
+    stage = Stage(Limits(attempts=1))
+    busy(stage, "w")
+    unplug(stage, "w")
+    assert stage.one(act.Refuse).reason is Reason.WORKER_LOST
+    assert not stage.bus.departed
+    check(stage)
+
+
+def test_a_silent_worker_whose_connection_breaks_may_answer_what_is_not_decided() -> None:
+    stage = Stage(Limits(attempts=2))
+    stage.worker("u", heartbeat=BEATS, credit=2)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    tokens = {number: stage.token("c", number) for number in "12"}
+    silence(stage)
+    stage.worker("v", heartbeat=BEATS)
+    silence(stage)
+    assert stage.request("c", "1").state is RequestState.SUSPENDED
+    unplug(stage, "u")
+    assert not stage.actions(act.Refuse), "v may answer it"
+    unplug(stage, "v")
+    assert stage.one(act.Refuse).request_id == b"1"
+    assert set(stage.bus.departed) == {worker("u")}
+    check(stage)
+    stage.result("u", tokens["2"], [b"carried over"])
+    assert stage.one(act.Answer).body == [b"carried over"]
+    check(stage)
+
+
+@pytest.mark.parametrize("how", ["register", "goodbye"])
+def test_a_worker_that_begins_anew_or_leaves_is_not_remembered(stage: Stage, how: str) -> None:
+    token = busy(stage, "w")
+    unplug(stage, "w")
+    if how == "register":
+        stage.worker("w", "other")
+    else:
+        stage.gone("w", "it disconnected")
+    assert not stage.bus.departed
+    assert not stage.bus.holders
+    stage.result("w", token)
+    assert not stage.actions(act.Answer)
+    check(stage)
+
+
+def test_an_identity_that_libzmq_made_up_does_not_return(stage: Stage) -> None:
+    address = (2, b"\0abcd")
+    stage.do(events.WorkerUp(address, "w", ((b"echo", 0),), BEATS, 1))
+    stage.submit("c", "1")
+    stage.do(events.WorkerGone(address, "it cannot be reached", is_unreachable=True))
+    assert not stage.bus.departed
+    check(stage)
+
+
+# -- dialects without a word for it -------------------------------------------------------------------
+
+
+def granting(stage: Stage, name: str) -> None:
+    """A worker that hands out its slots itself, and that cannot be told to register again."""
+    stage.worker(name, heartbeat=BEATS, grants_slots=True, resumes=True)
+    stage.do(events.Slot(worker(name), name))
+
+
+@pytest.mark.parametrize("end", ["another", "expired"])
+@pytest.mark.parametrize("first", ["answer", "heartbeat", "slot"])
+def test_a_worker_that_nothing_can_be_told_works_again_when_it_is_heard(end: str, first: str) -> None:
+    stage = Stage(Limits(request_ttl_s=2 * DEAD_S if end == "another" else DEAD_S - 2.0))
+    granting(stage, "w")
+    stage.submit("c", "1")
+    token = stage.token("c", "1")
+    silence(stage)
+    if end == "another":
+        granting(stage, "v")
+        stage.result("v", token)
+        stage.gone("v")
+    assert stage.bus.request_count == 0
+    assert not stage.bus.silent
+    assert set(stage.bus.resting) == {worker("w")}
+    check(stage)
+    stage.delivered()
+    stage.actions(act.Answer)
+    if first == "answer":
+        stage.result("w", token, [b"too late"])
+        assert not stage.actions(act.Answer)
+        assert stage.bus.counters.late == 1
+    elif first == "heartbeat":
+        stage.heard("w")
+    stage.do(events.Slot(worker("w"), "w"))
+    check(stage)
+    assert not stage.bus.resting
+    assert not stage.actions(act.Dismiss)
+    stage.submit("c", "2")
+    assert stage.delivered() == [("w", "2")]
+    check(stage)
+
+
+@pytest.mark.parametrize("how", ["register", "goodbye", "unreachable"])
+def test_a_worker_that_rests_is_forgotten_when_it_begins_anew_or_leaves(stage: Stage, how: str) -> None:
+    granting(stage, "w")
+    stage.submit("c", "1")
+    token = stage.token("c", "1")
+    silence(stage)
+    stage.worker("v")
+    stage.result("v", token)
+    assert stage.bus.resting
+    if how == "register":
+        granting(stage, "w")
+    elif how == "goodbye":
+        stage.gone("w")
+    else:
+        unplug(stage, "w")
+    assert not stage.bus.resting
+    check(stage)
+
+
+def test_so_many_workers_that_rest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holders, "MAX_LET_GO", 2)
+    stage = Stage(Limits(attempts=9))
+    for name in "uvw":
+        granting(stage, name)
+        stage.submit("c", name)
+    silence(stage)
+    stage.worker("quick", credit=3)
+    for name in "uvw":
+        stage.result("quick", stage.token("c", name))
+    assert set(stage.bus.resting) == {worker("v"), worker("w")}
+    check(stage)

@@ -287,6 +287,48 @@ def test_other_workers_keep_the_slot_until_they_answer() -> None:
     assert ex.one(BACK, b"w")[1] == b"REQUEST"
 
 
+LIMITED = b'{"service": "echo", "id": "j", "timeout_s": 1, "retries": 2, "backoff_s": 0.1}\nwork'
+
+
+@pytest.mark.parametrize("kind", ["public", "own", "strict"])
+def test_who_gets_the_retry_of_a_job_that_it_may_still_be_busy_with(kind: str) -> None:
+    """Those that were told to stop do; a strict broker has no word for that, so its worker does not."""
+    ex = broker(Limits(timeout_grace_s=0.1), strict=kind == "strict")
+    if kind == "own":
+        own(ex)
+    else:
+        ready(ex)
+    ex.send(FRONT, b"c", C, b"REQ", b"polybus.submit", b"id-1", LIMITED)
+
+    def words() -> list[bytes]:
+        return [frames[frames.index(W if W in frames else C) + 1] for frames in ex.got(BACK, b"w")]
+
+    assert words() in ([b"REQ"], [b"REQUEST"])
+    for _ in range(6):
+        ex.wait(0.25)
+        ex.send(BACK, b"w", W, b"HEARTBEAT")
+    heard = [word for word in words() if word != b"PING"]
+    if kind == "strict":
+        assert heard == []
+    else:
+        assert heard == [b"CANCEL", b"REQ" if kind == "public" else b"REQUEST"]
+
+
+def test_an_answer_of_a_public_worker_that_crosses_the_cancel_counts() -> None:
+    ex = broker(Limits(timeout_grace_s=0.1))
+    ready(ex)
+    job = LIMITED.replace(b'"backoff_s": 0.1', b'"backoff_s": 5, "reply": "result"')
+    ex.send(FRONT, b"c", C, b"REQ", b"polybus.submit", b"id-1", job)
+    token, _ = order(ex)
+    for _ in range(6):
+        ex.wait(0.25)
+        ex.send(BACK, b"w", W, b"HEARTBEAT")
+    assert [frames[1] for frames in ex.got(BACK, b"w") if frames[1] != b"PING"] == [b"CANCEL"]
+    ex.send(BACK, b"w", W, b"REPLY", token, b"crossing")
+    assert ex.one(FRONT, b"c") == [W, b"REPLY", b"id-1", b"crossing"]
+    assert ex.bus.counters.late == 0
+
+
 def test_a_client_that_disconnects_gets_nothing_more_and_its_requests_are_withdrawn() -> None:
     ex = broker()
     ready(ex)

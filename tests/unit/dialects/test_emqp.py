@@ -452,6 +452,52 @@ def test_a_lost_worker_gets_nothing_more_and_its_job_goes_to_another() -> None:
     assert ex.got(WORKERS, b"w") == []
 
 
+@pytest.mark.conforms("EMQP-24", "EMQP-44")
+@pytest.mark.parametrize("message", [(b"HEARTBEAT", b"m", b"1.5"), (b"ACK", b"m", b"n"), ()])
+def test_a_worker_whose_job_another_one_answered_works_again_with_its_next_message(
+    message: tuple[bytes, ...],
+) -> None:
+    """There is no word that would make it say INFORM again, and it need not: its conversation goes on."""
+    ex = broker()
+    inform(ex)
+    ask(ex)
+    ex.wait(16)
+    inform(ex, b"w2")
+    token = orders(ex, b"w2")[0][3]
+    say(ex, WORKERS, b"w2", b"REPLY", b"m", b"fast", token)
+    say(ex, WORKERS, b"w2", b"KBYE", b"m")
+    ex.got(WORKERS, b"w")
+    ex.got(CLIENTS, b"c")
+    ex.wait(20)
+    assert ex.got(WORKERS, b"w") == [], "nothing more is sent to a lost worker"
+    if message:
+        say(ex, WORKERS, b"w", *message)
+        assert (WORKERS, b"w") in ex.bus.workers
+    say(ex, WORKERS, b"w", b"REPLY", b"m", b"slow", token)
+    say(ex, WORKERS, b"w", b"READY", b"m")
+    assert ex.got(CLIENTS, b"c") == []
+    assert ex.bus.counters.late == 1
+    ask(ex, b"job-2")
+    assert len(orders(ex)) == 1
+    ex.wait(3.5)
+    assert [frames[2] for frames in ex.got(WORKERS, b"w")] == [b"HEARTBEAT"]
+
+
+@pytest.mark.conforms("EMQP-29", "EMQP-30")
+def test_a_worker_that_ignores_the_timeout_is_not_given_the_retry_meanwhile() -> None:
+    ex = broker(Limits(timeout_grace_s=0.1))
+    inform(ex, slots=3)
+    ask(ex, headers=b"reply-requested,retry-count:2,timeout:2")
+    token = orders(ex)[0][3]
+    for _ in range(4):
+        ex.wait(1.0)
+        say(ex, WORKERS, b"w", b"HEARTBEAT", b"m", b"1.5")
+    assert ex.bus.counters.timeouts == 1
+    assert orders(ex) == []
+    say(ex, WORKERS, b"w", b"REPLY", b"m", b"done", token)
+    assert ex.got(CLIENTS, b"c")[-1][-2:] == [b"done", b"job-1"]
+
+
 @pytest.mark.conforms("EMQP-23")
 @pytest.mark.conforms("EMQP-24")
 @pytest.mark.parametrize(
