@@ -6,10 +6,11 @@ import pytest
 from msgspec import structs
 
 from polybus.core import actions as act
-from polybus.core.ledger import REVIVED, DeadLetter
+from polybus.core.ledger import REVIVED, Attempt, DeadLetter
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits, Request
 from polybus.core.revival import revive
+from support import invariants
 from support.stage import LedgerStage
 
 
@@ -34,7 +35,16 @@ def dead(stage: LedgerStage, job_id: str | None = "j", **spec: object) -> DeadLe
 def back(stage: LedgerStage, letter: DeadLetter) -> Request:
     request, reason = revive(stage.bus, letter, stage.now)
     assert request is not None, reason
+    assert reason == ""
+    invariants.check(stage.bus, stage.now)
     return request
+
+
+def forget(stage: LedgerStage) -> None:
+    """Time passes until nobody knows the outcomes of jobs any more; their dead letters stay."""
+    stage.wait(86_500.0, 50_000.0)
+    stage.write()
+    stage.taken.clear()
 
 
 def test_it_is_queued_when_its_new_life_is_on_disk(stage: LedgerStage) -> None:
@@ -118,6 +128,82 @@ def test_a_job_that_was_sent_again_in_the_meantime_is_not_sent_twice(stage: Ledg
     letter = dead(stage)
     back(stage, letter)
     assert revive(stage.bus, letter, stage.now) == (None, "it was sent again and has not ended yet")
+
+
+def test_another_job_of_its_name_that_has_not_ended_keeps_it_dead(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    forget(stage)
+    stage.job("j")
+    stage.write()
+    assert stage.job_request("j").token != letter.job.token
+    assert revive(stage.bus, letter, stage.now) == (None, "it was sent again and has not ended yet")
+    assert [found.job.token for found in stage.dead()] == [letter.job.token]
+
+
+def test_a_group_of_its_name_keeps_it_dead(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    forget(stage)
+    stage.group("j", {"service": "other"})
+    stage.write()
+    assert revive(stage.bus, letter, stage.now) == (None, "it was sent again and has not ended yet")
+
+
+def test_a_name_that_its_client_gave_it_is_not_the_name_of_a_job(stage: LedgerStage) -> None:
+    # Names of clients are their own: another job may have the same id.
+    stage.worker("bad")
+    stage.submit("c", "j", options=JobOptions(guarantee=True))
+    stage.write()
+    stage.fail("bad")
+    stage.write()
+    stage.gone("bad")
+    (letter,) = stage.dead()
+    stage.job("j", body=b"another")
+    stage.write()
+    back(stage, letter)
+    stage.taken.clear()
+    token = letter.job.token.decode()
+    stage.call("c", "ask", "result", letter.job.token)
+    stage.worker("good", credit=2)
+    stage.write()
+    assert stage.delivered() == [("good", "j"), ("good", token)]
+    stage.result("good", letter.job.token)
+    stage.write()
+    answer = stage.one(act.Answer)
+    assert (answer.request_id, answer.body) == (b"ask", [b"done"])
+    invariants.check(stage.bus, stage.now)
+
+
+def test_its_history_says_when_an_operator_queued_it_again(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    stage.now += 5.0
+    back(stage, letter)
+    stage.write()
+    detail = "an operator queued it again"
+    mark = Attempt(0, stage.WALL_OFFSET + stage.now, "", REVIVED, detail)
+    assert stage.job_request("j").history == (*letter.job.history, mark)
+
+
+def test_what_was_not_guaranteed_is_guaranteed_from_now_on(stage: LedgerStage) -> None:
+    stage.worker("bad")
+    stage.job("j", guarantee=False, retries=1, backoff_s=0.1)
+    stage.fail("bad")
+    stage.wait(1.0)
+    stage.fail("bad")
+    stage.write()
+    (letter,) = stage.dead()
+    assert not letter.job.options.guarantee
+    stage.gone("bad")
+    back(stage, letter)
+    stage.write()
+    stage.restart()
+    stage.worker("bad")
+    assert stage.delivered() == [("bad", "j")]
+    stage.fail("bad")
+    stage.wait(1.0)
+    stage.fail("bad")
+    stage.write()
+    (again,) = stage.dead()
+    assert again.job.options.guarantee
 
 
 def test_limits_hold_for_the_dead_as_for_the_living() -> None:
