@@ -233,9 +233,7 @@ def _submit(bus: Tables, run: Run, now: float) -> bool:
         facts = {"request_id": job_id, "service": entry.queue, "reason": str(reason), "detail": detail}
         bus.observe("rejected", now, **facts)
         return False
-    options = replace(entry.options, guarantee=not bus.store_trouble)
-    if service.policy is not None:
-        options = replace(governed(options, service.policy), guarantee=options.guarantee)
+    options = replace(governed(entry.options, service.policy), guarantee=not bus.store_trouble)
     request = accept(bus, bus.desk, None, job_id, service, [entry.message], options, now, inf)
     if options.guarantee:
         _book(bus).unwritten[request.token] = (bus.batch, run)

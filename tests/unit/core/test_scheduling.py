@@ -42,6 +42,15 @@ def ran(clock: Clockwork) -> list[tuple[str, float, int]]:
     return [(run.what, run.due_at - WALL, run.missed) for run in clock.runs]
 
 
+def observed(clock: Clockwork) -> list[tuple[str, bytes, bytes, str, str]]:
+    """What was told about schedules since the last look, to somebody who listens."""
+    return [
+        (told.what, told.request_id, told.service, told.reason, told.detail)
+        for told in clock.actions(act.Observed)
+        if "schedule" in told.what or told.what == "rejected"
+    ]
+
+
 # -- kept here --------------------------------------------------------------------------------
 
 
@@ -50,9 +59,32 @@ def test_the_client_is_told_when_it_is_on_disk(clock: Clockwork) -> None:
     clock.settle(write=False)
     assert clock.actions(act.Accept) == []
     clock.settle()
-    (told,) = clock.actions(act.Accept)
-    assert (told.client, told.request_id) == (CLIENT, b"m-1")
+    assert clock.actions(act.Accept) == [act.Accept(CLIENT, "voice", b"", b"m-1")]
     assert [entry.key for entry in clock.store.load().schedules] == ["key"]
+
+
+def test_a_client_that_wants_no_receipt_gets_none(clock: Clockwork) -> None:
+    clock.do(replace(MINUTE, receipt=False))
+    assert clock.actions(act.Accept) == []
+    assert [entry.key for entry in clock.store.load().schedules] == ["key"]
+
+
+def test_listeners_are_told(clock: Clockwork) -> None:
+    clock.bus.listen(True, None)
+    clock.do(MINUTE)
+    assert observed(clock) == [("scheduled", b"key", b"mail", "", "")]
+    clock.pass_time(60)
+    first, second = (b"key@%d.%d" % ((WALL + after) * 1000, WALL * 1000) for after in (60, 180))
+    assert observed(clock) == [("schedule_ran", first, b"mail", "", "")]
+    clock.now += 130
+    clock.tick()
+    assert observed(clock) == [("schedule_late", second, b"mail", "", "1 missed before")]
+    clock.set_clock(-3600)
+    clock.tick()
+    # It runs nothing now: there is no job to be named.
+    assert observed(clock) == [("schedule_moved", b"key", b"mail", "", "")]
+    clock.do(events.Schedule(CLIENT, "voice", b"m-2", "message", True, "key"))
+    assert observed(clock) == [("unscheduled", b"key", b"mail", "", "")]
 
 
 def test_a_run_is_a_job_and_its_note_and_the_next_time_in_one_turn(clock: Clockwork) -> None:
@@ -105,6 +137,27 @@ def test_removed_it_runs_no_more(clock: Clockwork) -> None:
     assert (refusal.request_id, refusal.reason) == (b"m-3", "unknown_schedule")
 
 
+def test_a_job_of_the_same_id_is_not_run_once_more(clock: Clockwork) -> None:
+    clock.do(MINUTE)
+    job_id = b"key@%d.%d" % ((WALL + 60) * 1000, WALL * 1000)
+    body = msgspec.json.encode({"service": "mail", "id": job_id.decode()})
+    clock.do(events.Submit(CLIENT, "voice", b"1", b"polybus.submit", [body]))
+    assert clock.started == [job_id]
+    clock.pass_time(60)
+    assert clock.started == [job_id]
+    assert clock.bus.counters.duplicates == 1
+    # It counts as run.
+    assert ran(clock) == [("ran", 60, 0)]
+
+
+def test_its_jobs_do_not_grow_stale(clock: Clockwork) -> None:
+    clock.bus.change_limits(Limits(request_ttl_s=1.0))
+    clock.do(replace(MINUTE, queue=b"slow", run_count=1))
+    clock.pass_time(1000)
+    clock.worker("slow")
+    assert len(clock.started) == 1
+
+
 def test_the_options_of_the_schedule_are_those_of_its_jobs(clock: Clockwork) -> None:
     clock.bus.change_policies([("mail", QueuePolicy(retries=7, timeout_s=9.0))])
     clock.do(replace(MINUTE, options=replace(GUARANTEED, timeout_s=5.0, other=("x",))))
@@ -135,8 +188,10 @@ def test_cron_is_read_in_the_broker_s_zone(clock: Clockwork) -> None:
 def test_what_is_refused_is_told(clock: Clockwork, change: dict[str, Any], reason: Reason, word: str) -> None:
     clock.do(replace(MINUTE, **change))
     (refusal,) = clock.actions(act.Refuse)
-    assert (refusal.client, refusal.request_id, refusal.reason) == (CLIENT, b"m-1", reason)
+    queue = change.get("queue", b"mail")
+    assert refusal == act.Refuse(CLIENT, "voice", queue, b"m-1", reason, refusal.detail, [])
     assert word in refusal.detail
+    assert clock.bus.counters.rejected == 1
     assert clock.actions(act.Accept) == []
     assert clock.store.load().schedules == []
 
@@ -173,10 +228,14 @@ def test_without_a_store_nothing_is_guaranteed(clock: Clockwork) -> None:
     assert refusal.reason is Reason.STORE_UNAVAILABLE
     clock.do(replace(MINUTE, options=JobOptions(reply_requested=False)))
     assert len(clock.actions(act.Accept)) == 1
+    # A rule of its queue does not make it more than the broker can promise.
+    clock.bus.change_policies([("mail", QueuePolicy(guarantee=True))])
     clock.pass_time(60)
     assert len(clock.started) == 1
     assert clock.bus.lines == []
     assert clock.runs == []
+    # Nothing waits for a disk that is not there.
+    assert clock.bus.book.unwritten == {}
 
 
 def test_while_nothing_can_be_written_nothing_is_run(clock: Clockwork) -> None:
@@ -212,6 +271,59 @@ def test_a_run_that_could_not_be_written_is_run_later(clock: Clockwork) -> None:
     clock.pass_time(30)
     assert ran(clock)[-1] == ("ran", 120, 0)
     assert len(clock.started) == len(set(clock.started)) == 2
+
+
+def test_what_is_not_guaranteed_is_not_taken_by_a_broken_disk_either(clock: Clockwork) -> None:
+    clock.do(events.StoreHealth("the disk is full"))
+    clock.do(replace(MINUTE, options=JobOptions(reply_requested=False)))
+    (refusal,) = clock.actions(act.Refuse)
+    assert refusal.reason is Reason.STORE_UNAVAILABLE
+
+
+def test_a_run_that_waits_for_the_disk_while_time_passes_is_run_later(clock: Clockwork) -> None:
+    clock.do(MINUTE)
+    clock.do(replace(MINUTE, key="other", interval_s=59.0))
+    clock.now += 59
+    clock.bus.handle(events.Tick(), clock.now)
+    other = clock.bus.take_lines()
+    clock.now += 1
+    clock.bus.handle(events.Tick(), clock.now)
+    waiting = clock.bus.take_lines()
+    # The first is on disk, and no longer remembered for that; the second still waits.
+    clock._write(*other)
+    clock.bus.handle(events.Tick(), clock.now)
+    assert [run.entry.key for _, run in clock.bus.book.unwritten.values()] == ["key"]
+    clock.broken = "the disk is full"
+    clock._write(*waiting)
+    clock.now += 10
+    clock.repair()
+    clock.tick()
+    assert [(run.key, run.what) for run in clock.runs] == [
+        ("other", "ran"),
+        ("key", "ran"),
+        ("key", "postponed"),
+        ("key", "late"),
+    ]
+    assert clock.started == [clock.runs[0].token, clock.runs[-1].token]
+    clock.tick()
+    assert clock.bus.book.unwritten == {}
+
+
+def test_runs_that_could_not_be_written_are_taken_back_to_before_the_first(clock: Clockwork) -> None:
+    clock.do(MINUTE)
+    for _ in range(3):
+        clock.now += 60
+        clock.bus.handle(events.Tick(), clock.now)
+    clock.broken = "the disk is full"
+    clock.settle()
+    # A broker that dies now, and another that goes on, both know that nothing was run.
+    clock.broken = ""
+    clock._write(*clock.bus.take_lines())
+    assert [entry.next_at for entry in clock.store.load().schedules] == [WALL + 60]
+    clock.repair()
+    clock.tick()
+    assert ran(clock)[-1] == ("late", 180, 2)
+    assert len(clock.started) == 1
 
 
 def test_a_run_that_could_not_be_written_and_was_removed_is_skipped(clock: Clockwork) -> None:
@@ -255,9 +367,24 @@ def test_where_there_is_no_room_it_is_tried_again(clock: Clockwork) -> None:
     clock.do(replace(MINUTE, queue=b"full", run_count=1))
     clock.bus.change_limits(Limits(queue_length=1))
     clock.do(events.Submit(CLIENT, "voice", b"1", b"full", [b"x"]))
-    clock.pass_time(90)
+    clock.bus.listen(True, None)
+    clock.now += 60
+    clock.tick()
+    clock.tick()
+    # It is tried again every second.
+    assert scheduling.next_at(clock.bus) == clock.now + 1
+    job_id = b"key@%d.%d" % ((WALL + 60) * 1000, WALL * 1000)
+    detail = "1 requests wait for this service; add workers or try again later"
+    assert observed(clock) == [("rejected", job_id, b"full", "queue_full", detail)]
+    assert clock.bus.counters.rejected == 1
+    for tries in range(1, 31):
+        clock.now += 0.5
+        clock.tick()
+        assert clock.bus.counters.rejected == tries
+        clock.now += 0.5
+        clock.tick()
     assert clock.runs == []
-    assert clock.bus.counters.rejected > 0
+    assert clock.bus.counters.rejected == 31
     assert [entry.next_at for entry in clock.store.load().schedules] == [WALL + 60]
     clock.worker("full")
     clock.pass_time(1)
@@ -306,7 +433,10 @@ def test_a_zone_that_is_gone_stops_nobody(clock: Clockwork) -> None:
     clock.do(MINUTE)
     odd = ledger.ScheduleEntry("odd", b"mail", b"", cron="* * * * *", timezone="Europe/Atlantis")
     clock.store.write([ledger.Scheduled(odd)])
-    clock.crash()
+    clock.crash(watched=True)
+    ((what, key, queue, _, detail),) = observed(clock)
+    assert (what, key, queue) == ("schedule_odd", b"odd", b"mail")
+    assert detail.startswith("never run: there is no time zone 'Europe/Atlantis'")
     clock.worker("mail")
     clock.pass_time(60)
     assert [run.key for run in clock.runs] == ["key"]
@@ -328,6 +458,28 @@ def test_a_connected_scheduler_goes_first(clock: Clockwork) -> None:
     clock.pass_time(120)
     assert clock.started == []
     assert clock.store.load().schedules == []
+
+
+def test_schedulers_take_turns(clock: Clockwork) -> None:
+    for name in (b"one", b"two"):
+        clock.do(events.SchedulerUp((1, name), "scheduler", Heartbeat(0.0)))
+    for _ in range(4):
+        clock.do(MINUTE)
+    handed = [told.worker.address[1] for told in clock.actions(act.Reschedule)]
+    assert handed == [b"one", b"two", b"one", b"two"]
+
+
+def test_a_broker_that_leaves_hands_nothing_to_a_scheduler(clock: Clockwork) -> None:
+    clock.do(MINUTE)
+    clock.do(events.SchedulerUp(SCHEDULER, "scheduler", Heartbeat(0.0)))
+    clock.do(events.Drain())
+    clock.actions(act.Reschedule)
+    clock.do(MINUTE)
+    (refusal,) = clock.actions(act.Refuse)
+    assert refusal.reason is Reason.DRAINING
+    assert clock.actions(act.Reschedule) == []
+    # What it kept itself it still keeps, for its successor.
+    assert [entry.key for entry in clock.store.load().schedules] == ["key"]
 
 
 def test_a_removal_holds_everywhere(clock: Clockwork) -> None:
