@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from polybus.core import actions as act
+from polybus.core import events
 from polybus.core.ledger import REVIVED, Attempt, DeadLetter
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits, Request
@@ -62,9 +63,15 @@ def test_it_is_queued_when_its_new_life_is_on_disk(stage: LedgerStage) -> None:
 def test_it_counts_as_accepted_once_more(stage: LedgerStage) -> None:
     letter = dead(stage)
     accepted = stage.bus.counters.accepted
+    stage.observed.clear()
     back(stage, letter)
     assert stage.bus.counters.accepted == accepted + 1
     assert stage.bus.services[b"echo"].accepted == 2
+    stage.write()
+    (told,) = stage.told("accepted")
+    assert (told.token, told.reason) == (letter.job.token, REVIVED)
+    # Nobody waits for a receipt.
+    assert stage.nothing()
 
 
 def test_whoever_knows_its_id_gets_the_new_outcome(stage: LedgerStage) -> None:
@@ -204,6 +211,33 @@ def test_what_was_not_guaranteed_is_guaranteed_from_now_on(stage: LedgerStage) -
     stage.write()
     (again,) = stage.dead()
     assert again.job.options.guarantee
+
+
+def test_while_nothing_can_be_written_it_stays_dead(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    stage.do(events.StoreHealth("the disk is full"))
+    assert revive(stage.bus, letter, stage.now) == (None, "store_unavailable: the disk is full")
+    assert [found.job.token for found in stage.dead()] == [letter.job.token]
+
+
+def test_its_group_waits_for_it_once_more(stage: LedgerStage) -> None:
+    stage.worker("w", "good", "bad", credit=2)
+    stage.group("g", {"service": "bad"}, {"service": "good"}, by="c")
+    stage.write()
+    stage.fail("w", stage.job_request("g/0").token)
+    stage.write()
+    (letter,) = stage.dead()
+    back(stage, letter)
+    stage.write()
+    assert stage.facts("g")["missing"] == 2
+    stage.result("w", stage.job_request("g/1").token)
+    stage.write()
+    assert stage.facts("g")["missing"] == 1
+    stage.result("w", letter.job.token)
+    stage.write()
+    stage.taken.clear()
+    stage.call("c", "ask", "result", b"g")
+    assert stage.one(act.Answer).body == [b'["done","done"]']
 
 
 def test_limits_hold_for_the_dead_as_for_the_living() -> None:
