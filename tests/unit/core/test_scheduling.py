@@ -461,12 +461,13 @@ def test_a_connected_scheduler_goes_first(clock: Clockwork) -> None:
 
 
 def test_schedulers_take_turns(clock: Clockwork) -> None:
-    for name in (b"one", b"two"):
+    names = [b"one", b"two", b"three"]
+    for name in names:
         clock.do(events.SchedulerUp((1, name), "scheduler", Heartbeat(0.0)))
-    for _ in range(4):
+    for _ in range(6):
         clock.do(MINUTE)
     handed = [told.worker.address[1] for told in clock.actions(act.Reschedule)]
-    assert handed == [b"one", b"two", b"one", b"two"]
+    assert handed == names * 2
 
 
 def test_a_broker_that_leaves_hands_nothing_to_a_scheduler(clock: Clockwork) -> None:
