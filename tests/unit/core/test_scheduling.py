@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from polybus.core import actions as act
 from polybus.core import events, ledger, scheduling
+from polybus.core.job_views import jobs
 from polybus.core.model import Heartbeat, JobOptions, Limits, QueuePolicy, Reason
 from polybus.core.scheduling import ScheduleRefused
 from polybus.core.tables import NO_STORE
@@ -135,6 +136,33 @@ def test_removed_it_runs_no_more(clock: Clockwork) -> None:
     assert clock.actions(act.Accept) == []
     (refusal,) = clock.actions(act.Refuse)
     assert (refusal.request_id, refusal.reason) == (b"m-3", "unknown_schedule")
+    assert refusal.detail == "no schedule runs this message"
+
+
+def test_removed_by_the_job_that_it_runs(clock: Clockwork) -> None:
+    """The first of the jobs that any schedule runs, in all queues."""
+    clock.bus.book.schedules.identify_by(lambda entry: (entry.message.decode(), entry.queue))
+    for key, queue, job in (("a", b"mail", b"x"), ("b", b"other", b"x"), ("c", b"mail", b"y")):
+        clock.do(replace(MINUTE, key=key, queue=queue, body=job))
+    clock.actions(act.Accept)
+    clock.do(events.Schedule(CLIENT, "voice", b"m-2", "message", True, "no key", jobs=("?", "x", "y")))
+    assert [told.request_id for told in clock.actions(act.Accept)] == [b"m-2"]
+    assert [entry.key for entry in clock.store.load().schedules] == ["c"]
+    clock.do(events.Schedule(CLIENT, "voice", b"m-3", "message", True, "no key", jobs=("?",)))
+    assert [refusal.request_id for refusal in clock.actions(act.Refuse)] == [b"m-3"]
+    assert [entry.key for entry in clock.store.load().schedules] == ["c"]
+
+
+def test_the_same_job_in_the_same_queue_is_the_same_schedule(clock: Clockwork) -> None:
+    clock.bus.book.schedules.identify_by(lambda entry: (entry.message.decode(), entry.queue))
+    clock.do(MINUTE)
+    clock.do(replace(MINUTE, key="other queue", queue=b"other"))
+    clock.do(replace(MINUTE, key="new"))
+    assert {entry.key for entry in clock.store.load().schedules} == {"other queue", "new"}
+    # And if somebody else keeps it from now on.
+    clock.do(events.SchedulerUp(SCHEDULER, "scheduler", Heartbeat(0.0)))
+    clock.do(replace(MINUTE, key="newer"))
+    assert {entry.key for entry in clock.store.load().schedules} == {"other queue"}
 
 
 def test_a_job_of_the_same_id_is_not_run_once_more(clock: Clockwork) -> None:
@@ -182,7 +210,8 @@ def test_cron_is_read_in_the_broker_s_zone(clock: Clockwork) -> None:
         ({"interval_s": None}, Reason.BAD_SCHEDULE, "either"),
         ({"interval_s": None, "cron": "61 * * * *"}, Reason.BAD_SCHEDULE, "minute"),
         ({"run_count": 0}, Reason.BAD_SCHEDULE, "1 or more"),
-        ({"queue": b"polybus.submit"}, Reason.BAD_SCHEDULE, "broker itself"),
+        ({"queue": b"polybus.submit"}, Reason.BAD_SCHEDULE, "polybus.submit is a service of the broker"),
+        ({"queue": b"polybus.\xff"}, Reason.BAD_SCHEDULE, "polybus.\ufffd is a service of the broker"),
     ],
 )
 def test_what_is_refused_is_told(clock: Clockwork, change: dict[str, Any], reason: Reason, word: str) -> None:
@@ -228,6 +257,11 @@ def test_without_a_store_nothing_is_guaranteed(clock: Clockwork) -> None:
     assert refusal.reason is Reason.STORE_UNAVAILABLE
     clock.do(replace(MINUTE, options=JobOptions(reply_requested=False)))
     assert len(clock.actions(act.Accept)) == 1
+    # It is a job all the same, though it asks for nothing special.
+    clock.do(replace(MINUTE, key="asleep", queue=b"nobody", options=JobOptions(), nohaste=False))
+    clock.tick()
+    (job,) = jobs(clock.bus, clock.now, str, "", "", 10)
+    assert (job["service"], job["state"], job["guarantee"]) == ("nobody", "queued", False)
     # A rule of its queue does not make it more than the broker can promise.
     clock.bus.change_policies([("mail", QueuePolicy(guarantee=True))])
     clock.pass_time(60)
@@ -468,6 +502,18 @@ def test_schedulers_take_turns(clock: Clockwork) -> None:
         clock.do(MINUTE)
     handed = [told.worker.address[1] for told in clock.actions(act.Reschedule)]
     assert handed == names * 2
+
+
+def test_a_scheduler_that_was_just_spoken_to_needs_no_sign_of_life(clock: Clockwork) -> None:
+    clock.do(events.SchedulerUp(SCHEDULER, "scheduler", Heartbeat(100.0, beat_every_s=10.0)))
+    clock.now += 8
+    clock.do(MINUTE)
+    clock.now += 8
+    clock.tick()
+    assert clock.actions(act.Beat) == []
+    clock.now += 10
+    clock.tick()
+    assert len(clock.actions(act.Beat)) == 1
 
 
 def test_a_broker_that_leaves_hands_nothing_to_a_scheduler(clock: Clockwork) -> None:
