@@ -246,9 +246,10 @@ def on_unwritten(bus: Bus, event: events.Unwritten, now: float) -> None:
     book = bus.book
     # The last one first: each takes its schedule back to where it was before it.
     for token in reversed(event.tokens):
-        _, run = book.unwritten.pop(token, (0, None))
-        if run is None:
+        unwritten = book.unwritten.pop(token, None)
+        if unwritten is None:
             continue
+        _, run = unwritten
         wall = bus.wall_at(now)
         postponed = book.schedules.postpone(run, wall)
         # The note that it ran is on its way to the disk, and has to be followed by the truth.

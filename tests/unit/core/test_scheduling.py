@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha1
 from typing import Any
 
 import msgspec
@@ -259,9 +260,10 @@ def test_without_a_store_nothing_is_guaranteed(clock: Clockwork) -> None:
     assert len(clock.actions(act.Accept)) == 1
     # It is a job all the same, though it asks for nothing special.
     clock.do(replace(MINUTE, key="asleep", queue=b"nobody", options=JobOptions(), nohaste=False))
+    ask(clock, do="add", queue="nobody", every_s=60, haste=True, guarantee=False)
     clock.tick()
-    (job,) = jobs(clock.bus, clock.now, str, "", "", 10)
-    assert (job["service"], job["state"], job["guarantee"]) == ("nobody", "queued", False)
+    listed = jobs(clock.bus, clock.now, str, "", "", 10)
+    assert [(job["service"], job["guarantee"]) for job in listed] == [("nobody", False)] * 2
     # A rule of its queue does not make it more than the broker can promise.
     clock.bus.change_policies([("mail", QueuePolicy(guarantee=True))])
     clock.pass_time(60)
@@ -341,6 +343,21 @@ def test_a_run_that_waits_for_the_disk_while_time_passes_is_run_later(clock: Clo
     assert clock.started == [clock.runs[0].token, clock.runs[-1].token]
     clock.tick()
     assert clock.bus.book.unwritten == {}
+
+
+def test_a_run_that_could_not_be_written_with_others_is_run_later(clock: Clockwork) -> None:
+    clock.do(MINUTE)
+    clock.now += 60
+    clock.bus.handle(events.Tick(), clock.now)
+    clock.bus.handle(
+        events.Submit(CLIENT, "voice", b"1", b"mail", [b"x"], JobOptions(guarantee=True)), clock.now
+    )
+    clock.broken = "the disk is full"
+    clock.settle()
+    clock.repair()
+    assert [(run.what, run.token) for run in clock.store.runs("key", 10)] == [("postponed", b"")]
+    clock.tick()
+    assert clock.started == [clock.runs[-1].token]
 
 
 def test_runs_that_could_not_be_written_are_taken_back_to_before_the_first(clock: Clockwork) -> None:
@@ -582,8 +599,38 @@ def test_every_dialect_can_schedule(clock: Clockwork) -> None:
     assert ask(clock, do="list") == []
 
 
+def test_what_is_not_said_is_as_the_broker_has_it(clock: Clockwork) -> None:
+    clock.bus.book.timezone = "Europe/Berlin"
+    clock.bus.book.missed = "skip"
+    key = ask(clock, do="add", queue="mail", every_s=60)["key"]
+    assert ask(clock, do="list") == [
+        {
+            "key": key,
+            "queue": "mail",
+            "message": "",
+            "every_s": 60.0,
+            "cron": "",
+            "timezone": "Europe/Berlin",
+            "next_at": WALL + 60,
+            "runs_left": None,
+            "missed": "skip",
+            "guarantee": True,
+            "retries": 0,
+            "timeout_s": 0.0,
+            "set_at": WALL,
+        }
+    ]
+
+
+def test_names_and_messages_that_are_no_text_are_listed_all_the_same(clock: Clockwork) -> None:
+    clock.do(replace(MINUTE, queue=b"q\xff", body=b"m\xff"))
+    assert [(row["queue"], row["message"]) for row in scheduling.rows(clock.bus)] == [("q\ufffd", "m\ufffd")]
+
+
 def test_without_a_key_the_same_job_is_the_same_schedule(clock: Clockwork) -> None:
     first = ask(clock, do="add", queue="mail", message="hello", every_s=60)
+    # Also for another release of the broker, which finds it in its store.
+    assert first["key"] == sha1(b"mail\0hello").hexdigest()
     assert ask(clock, do="add", queue="mail", message="hello", every_s=30)["key"] == first["key"]
     assert ask(clock, do="add", queue="mail", message="bye", every_s=30)["key"] != first["key"]
     assert [row["every_s"] for row in ask(clock, do="list")] == [30, 30]
