@@ -132,8 +132,11 @@ def test_removed_it_leaves_nothing_behind() -> None:
     assert made._keys == made._identities == {}
     # The key may be used again, with a cron text instead of an interval.
     made.add(replace(NOON, key="0"), WALL)
-    assert told(made.due(WALL + 86_400)) == [(RAN, 86_400, 0)]
+    (run,) = made.due(WALL + 86_400)
+    assert told([run]) == [(RAN, 86_400, 0)]
+    made.postpone(run, WALL + 86_401)
     made.remove("0")
+    assert made._crons == made._postponed == {}
     made.add(replace(MINUTE, key="0"), WALL)
     assert told(made.due(WALL + 60)) == [(RAN, 60, 0)]
 
