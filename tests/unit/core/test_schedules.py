@@ -284,6 +284,16 @@ def test_a_run_that_could_not_begin_is_due_once_more() -> None:
     assert told(made.due(WALL + 2 * 86_400)) == [(LATE, 2 * 86_400, 1)]
 
 
+def test_the_last_run_of_a_cron_text_that_could_not_begin_is_due_once_more() -> None:
+    made = engine(replace(NOON, runs_left=1))
+    (run,) = made.due(WALL + 86_400)
+    assert len(made) == 0
+    assert made.postpone(run, WALL + 86_410)
+    (again,) = made.due(WALL + 86_410)
+    assert (again.what, again.due_at, again.next) == (LATE, WALL + 86_400, None)
+    assert again.job_id == run.job_id
+
+
 def test_but_not_if_the_schedule_went_on() -> None:
     made = engine(MINUTE, NOON)
     (run,) = made.due(WALL + 60)
