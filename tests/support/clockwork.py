@@ -43,9 +43,9 @@ class Clockwork:
         self._kept: list[Line] = []
         self._open()
 
-    def _open(self) -> None:
+    def _open(self, watched: bool = False) -> None:
         self.lives += 1
-        self.bus = Bus(b"%x-" % self.lives)
+        self.bus = Bus(b"%x-" % self.lives, watched=watched)
         self.bus.link_names = {DESK[0]: "jobs"}
         self.bus.store_trouble = ""
         self.bus.wall_offset = self.offset
@@ -55,10 +55,12 @@ class Clockwork:
     def wall(self) -> float:
         return self.now + self.offset
 
-    def crash(self) -> None:
+    def crash(self, watched: bool = False) -> None:
         """The process ends; a new one begins with what is on disk."""
         self._kept = []
-        self._open()
+        self._open(watched)
+        if watched:
+            self.settle(write=False)
 
     def set_clock(self, seconds: float) -> None:
         self.offset += seconds

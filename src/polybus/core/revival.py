@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def revive(bus: Tables, letter: DeadLetter, now: float) -> tuple[Request | None, str]:
     """The job, which goes on as soon as it is written down; or None and the reason why it stays dead."""
     entry = letter.job
-    is_desks = (entry.link, entry.identity) == (bus.link_names.get(DESK[0], ""), DESK[1])
-    job_id = entry.request_id if is_desks and entry.request_id else entry.token
+    is_desks = (entry.link, entry.identity) == (bus.link_names[DESK[0]], DESK[1])
+    job_id = entry.request_id if is_desks else entry.token
     if entry.token in bus.patient or isinstance(bus.desk.known.get(job_id), Request) or job_id in bus.groups:
         return None, "it was sent again and has not ended yet"
     if bus.store_trouble:
@@ -39,7 +39,7 @@ def revive(bus: Tables, letter: DeadLetter, now: float) -> tuple[Request | None,
     service, (reason, detail) = admit(bus, bus.desk, entry.service, b"", size)
     if service is None:
         return None, f"{reason}: {detail}"
-    options = structs.replace(entry.options, guarantee=True, reply_requested=True)
+    options = structs.replace(entry.options, guarantee=True)
     # What was too late once is not asked to be in time again.
     request = new_request(
         entry.token, job_id, bus.desk, None, service, list(entry.body), size, options, now, inf

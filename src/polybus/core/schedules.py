@@ -40,6 +40,8 @@ MAX_MESSAGE_BYTES: Final = 1024 * 1024
 MAX_SCHEDULES: Final = 10_000
 # Handed out at once; the others follow a moment later. A thousand jobs in one turn delay nobody for long.
 MAX_RUNS_AT_ONCE: Final = 1000
+# Times of schedules that were replaced or removed: so many are kept before they are thrown away.
+STALE_TIMES: Final = 1000
 
 RAN: Final = "ran"
 LATE: Final = "late"
@@ -264,8 +266,7 @@ class Schedules:
         else:
             self._crons[entry.key] = cron
         heapq.heappush(self._order, (entry.next_at, entry.key))
-        if len(self._order) > 2 * len(self._entries) + 1000:
-            # Schedules that were replaced or removed before their time leave their old times behind.
+        if len(self._order) > len(self._entries) + STALE_TIMES:
             self._order = [
                 (self._postponed.get(kept.key, kept.next_at), kept.key)
                 for kept in self._entries.values()

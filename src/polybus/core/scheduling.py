@@ -233,9 +233,7 @@ def _submit(bus: Tables, run: Run, now: float) -> bool:
         facts = {"request_id": job_id, "service": entry.queue, "reason": str(reason), "detail": detail}
         bus.observe("rejected", now, **facts)
         return False
-    options = replace(entry.options, guarantee=not bus.store_trouble)
-    if service.policy is not None:
-        options = replace(governed(options, service.policy), guarantee=options.guarantee)
+    options = replace(governed(entry.options, service.policy), guarantee=not bus.store_trouble)
     request = accept(bus, bus.desk, None, job_id, service, [entry.message], options, now, inf)
     if options.guarantee:
         _book(bus).unwritten[request.token] = (bus.batch, run)
@@ -248,9 +246,10 @@ def on_unwritten(bus: Bus, event: events.Unwritten, now: float) -> None:
     book = bus.book
     # The last one first: each takes its schedule back to where it was before it.
     for token in reversed(event.tokens):
-        _, run = book.unwritten.pop(token, (0, None))
-        if run is None:
+        unwritten = book.unwritten.pop(token, None)
+        if unwritten is None:
             continue
+        _, run = unwritten
         wall = bus.wall_at(now)
         postponed = book.schedules.postpone(run, wall)
         # The note that it ran is on its way to the disk, and has to be followed by the truth.

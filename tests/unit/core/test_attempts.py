@@ -101,6 +101,16 @@ def test_pauses_are_scattered_within_their_bounds(stage: LedgerStage) -> None:
     assert len(set(pauses)) > 40
 
 
+def test_listeners_are_told_of_an_attempt_that_is_followed_by_another(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.submit("c", "1", options=JobOptions(retries=1, backoff_s=4.0))
+    stage.fail("w", stage.token("c", "1"))
+    (told,) = stage.told("retried")
+    assert (told.at, told.request_id, told.worker, told.attempt) == (stage.now, b"1", worker("w"), 1)
+    assert (told.reason, told.detail) == ("failed", "it broke; again in 4 s")
+    assert stage.bus.counters.retried == 1
+
+
 def test_the_last_reason_reaches_the_client_and_the_dead_letter_has_all(stage: LedgerStage) -> None:
     stage.worker("w")
     stage.submit("c", "1", options=JobOptions(retries=2, backoff_s=1.0, timeout_s=3.0, guarantee=True))

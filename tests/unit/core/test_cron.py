@@ -100,6 +100,9 @@ def test_changes_at_midnight() -> None:
         "04-04 23:00:00-04",
         "04-04 23:30:00-04",
     ]
+    # The first time after the gap, and what is moved there to the second.
+    for text in ("0 1 * * *", "0 * * * *", "0 0 * * * 1", "59 0 * * * 59"):
+        assert shown(Cron(text, zone), "2026-09-05 23:30", 1) == ["09-06 01:00:00-03"]
     # The gap ends at midnight: what is moved to its end falls on the next day, once.
     zone = "America/Scoresbysund"
     assert shown(Cron("30 23 * * *", zone), "2026-03-28 12:00", 2) == [

@@ -36,6 +36,16 @@ def test_from_the_first_to_the_last(cron: str, first: str, until: str, count: in
     assert Cron(cron, "UTC").passed(at(first), at(until)) == (count, at(last))
 
 
+@pytest.mark.parametrize(
+    ("until", "count", "last"),
+    [("2026-03-29 09:00", 1, "2026-03-29 05:00"), ("2026-03-29 10:00", 2, "2026-03-29 10:00")],
+)
+def test_a_first_time_that_is_none_any_more_on_a_day_with_a_change(until: str, count: int, last: str) -> None:
+    """Clocks in Berlin are two hours ahead of UTC from three o'clock on."""
+    cron = Cron("0 12 * * *", "Europe/Berlin")
+    assert cron.passed(at("2026-03-29 05:00"), at(until)) == (count, at(last))
+
+
 def test_what_is_older_than_ten_years_is_not_counted() -> None:
     """The first one and those of the last ten years; the count is bounded, the last due time is right."""
     until = at("2026-01-01 00:00")

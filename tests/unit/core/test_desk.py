@@ -475,6 +475,10 @@ def test_those_who_wait_are_bounded_and_the_oldest_gives_way() -> None:
     stage.job("k", by="d", reply="result")
     assert stage.one(act.Refuse).reason is Reason.TOO_MANY_OUTSTANDING
     assert b"k" not in stage.bus.desk.known, "what cannot be answered is not accepted"
+    # A job that nobody waits for is.
+    stage.job("l", by="d")
+    stage.write()
+    assert stage.one(act.Answer).body == [b'{"job":"l"}']
 
 
 def test_results_are_forgotten_after_their_age(stage: LedgerStage) -> None:
@@ -544,6 +548,33 @@ def test_a_job_says_how_it_is(stage: LedgerStage) -> None:
     stage.write()
     stage.taken.clear()
     assert stage.facts("k")["state"] == "expired"
+
+
+def test_a_job_that_failed_says_what_was_tried_when_that_is_on_disk(stage: LedgerStage) -> None:
+    stage.job("j", retries=1, backoff_s=1)
+    stage.write()
+    for _ in range(2):
+        stage.fail("w", stage.job_request("j").token)
+        stage.wait(2.0)
+    stage.taken.clear()
+    stage.call("c", "facts", "job", b"j")
+    stage.call("c", "result", "result", b"j")
+    assert stage.nothing()
+    stage.write()
+    facts = msgspec.json.decode(stage.one(act.Answer).body[0])
+    assert (facts["state"], facts["reason"], facts["detail"]) == ("failed", "failed", "it broke")
+    tried = [(attempt["number"], attempt["worker"], attempt["reason"]) for attempt in facts["history"]]
+    assert tried == [(1, "w", "failed"), (2, "w", "failed")]
+    assert stage.one(act.Refuse).request_id == b"result"
+
+
+def test_a_job_that_failed_and_was_not_guaranteed_says_so_at_once(stage: LedgerStage) -> None:
+    stage.job("j", guarantee=False)
+    stage.fail("w", stage.job_request("j").token)
+    stage.taken.clear()
+    assert stage.facts("j")["state"] == "failed"
+    stage.call("c", "result", "result", b"j")
+    assert stage.one(act.Refuse).reason is Reason.FAILED
 
 
 @pytest.mark.parametrize("state", ["unwritten", "queued", "running", "waiting", "orphaned"])

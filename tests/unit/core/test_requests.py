@@ -408,6 +408,16 @@ def test_an_answer_that_is_too_large_is_a_failure() -> None:
     assert stage.bus.held_bytes == 0
 
 
+def test_what_ends_in_the_turn_in_which_it_was_handed_over_is_sent_with_its_body() -> None:
+    stage = Stage()
+    stage.worker("w", "echo")
+    stage.bus.handle(events.Submit(client("c"), "c", b"1", b"echo", [b"body"]), stage.now)
+    stage.do(events.Cancel(client("c"), b"1"))
+    # The worker gets what it is then told to stop.
+    assert stage.one(act.Deliver).request.body == [b"body"]
+    assert stage.one(act.Stop).worker.address == worker("w")
+
+
 def test_the_body_of_what_ended_is_let_go_though_a_worker_keeps_its_slot() -> None:
     stage = Stage()
     stage.worker("w", "echo")

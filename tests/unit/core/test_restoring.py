@@ -170,6 +170,22 @@ def test_a_link_that_is_gone(stage: LedgerStage) -> None:
     assert (answer.client[0], answer.voice) == (-2, "silent")
 
 
+@pytest.mark.parametrize("link", ["gone", "first"])
+def test_a_client_that_is_called_like_the_desk_is_not_the_desk(link: str) -> None:
+    """Whatever its link is now: jobs with an id of their own are another's."""
+    stage = LedgerStage()
+    job = ledger.JobEntry(b"t-1", link, DESK[1], b"1", "", b"echo", [b"x"], GUARANTEED, stage.now)
+    stage.bus.link_names = {DESK[0]: "jobs", 0: "first", 1: "clients"}
+    restore(stage.bus, ledger.Contents([job], [], [], {}), "silent", stage.now)
+    check(stage)
+    stage.call("c", "ask", "job", b"1")
+    assert stage.one(act.Refuse).reason is Reason.UNKNOWN_JOB
+    stage.worker("w")
+    stage.result("w", b"t-1")
+    stage.write()
+    assert stage.one(act.Answer).client[1] == DESK[1]
+
+
 def test_voices_are_found_by_their_names(stage: LedgerStage) -> None:
     stage.bus.voices = {"by name": "c"}
     stage.submit("c", "1", options=GUARANTEED)
@@ -187,6 +203,17 @@ def test_more_services_than_allowed_are_no_reason_to_lose_a_job(stage: LedgerSta
     assert len(stage.bus.services) == 3
     stage.worker("w", "a")
     assert stage.delivered() == [("w", "a")]
+
+
+def test_services_beyond_the_limit_have_the_rules_of_their_queues(stage: LedgerStage) -> None:
+    stage.queue_rules(b=QueuePolicy(concurrency=1))
+    for name in ("a", "b", "b"):
+        stage.submit(name, str(stage.bus.sequence), name, options=GUARANTEED)
+    stage.write()
+    stage.limits = Limits(services=1)
+    stage.restart()
+    stage.worker("w", "b", credit=5)
+    assert len(stage.delivered()) == 1
 
 
 def test_outcomes_are_forgotten_by_their_own_age(stage: LedgerStage) -> None:

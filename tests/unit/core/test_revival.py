@@ -6,10 +6,12 @@ import pytest
 from msgspec import structs
 
 from polybus.core import actions as act
-from polybus.core.ledger import REVIVED, DeadLetter
+from polybus.core import events
+from polybus.core.ledger import REVIVED, Attempt, DeadLetter
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits, Request
 from polybus.core.revival import revive
+from support import invariants
 from support.stage import LedgerStage
 
 
@@ -34,7 +36,16 @@ def dead(stage: LedgerStage, job_id: str | None = "j", **spec: object) -> DeadLe
 def back(stage: LedgerStage, letter: DeadLetter) -> Request:
     request, reason = revive(stage.bus, letter, stage.now)
     assert request is not None, reason
+    assert reason == ""
+    invariants.check(stage.bus, stage.now)
     return request
+
+
+def forget(stage: LedgerStage) -> None:
+    """Time passes until nobody knows the outcomes of jobs any more; their dead letters stay."""
+    stage.wait(86_500.0, 50_000.0)
+    stage.write()
+    stage.taken.clear()
 
 
 def test_it_is_queued_when_its_new_life_is_on_disk(stage: LedgerStage) -> None:
@@ -52,9 +63,15 @@ def test_it_is_queued_when_its_new_life_is_on_disk(stage: LedgerStage) -> None:
 def test_it_counts_as_accepted_once_more(stage: LedgerStage) -> None:
     letter = dead(stage)
     accepted = stage.bus.counters.accepted
+    stage.observed.clear()
     back(stage, letter)
     assert stage.bus.counters.accepted == accepted + 1
     assert stage.bus.services[b"echo"].accepted == 2
+    stage.write()
+    (told,) = stage.told("accepted")
+    assert (told.token, told.reason) == (letter.job.token, REVIVED)
+    # Nobody waits for a receipt.
+    assert stage.nothing()
 
 
 def test_whoever_knows_its_id_gets_the_new_outcome(stage: LedgerStage) -> None:
@@ -118,6 +135,109 @@ def test_a_job_that_was_sent_again_in_the_meantime_is_not_sent_twice(stage: Ledg
     letter = dead(stage)
     back(stage, letter)
     assert revive(stage.bus, letter, stage.now) == (None, "it was sent again and has not ended yet")
+
+
+def test_another_job_of_its_name_that_has_not_ended_keeps_it_dead(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    forget(stage)
+    stage.job("j")
+    stage.write()
+    assert stage.job_request("j").token != letter.job.token
+    assert revive(stage.bus, letter, stage.now) == (None, "it was sent again and has not ended yet")
+    assert [found.job.token for found in stage.dead()] == [letter.job.token]
+
+
+def test_a_group_of_its_name_keeps_it_dead(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    forget(stage)
+    stage.group("j", {"service": "other"})
+    stage.write()
+    assert revive(stage.bus, letter, stage.now) == (None, "it was sent again and has not ended yet")
+
+
+def test_a_name_that_its_client_gave_it_is_not_the_name_of_a_job(stage: LedgerStage) -> None:
+    # Names of clients are their own: another job may have the same id.
+    stage.worker("bad")
+    stage.submit("c", "j", options=JobOptions(guarantee=True))
+    stage.write()
+    stage.fail("bad")
+    stage.write()
+    stage.gone("bad")
+    (letter,) = stage.dead()
+    stage.job("j", body=b"another")
+    stage.write()
+    back(stage, letter)
+    stage.taken.clear()
+    token = letter.job.token.decode()
+    stage.call("c", "ask", "result", letter.job.token)
+    stage.worker("good", credit=2)
+    stage.write()
+    assert stage.delivered() == [("good", "j"), ("good", token)]
+    stage.result("good", letter.job.token)
+    stage.write()
+    answer = stage.one(act.Answer)
+    assert (answer.request_id, answer.body) == (b"ask", [b"done"])
+    invariants.check(stage.bus, stage.now)
+
+
+def test_its_history_says_when_an_operator_queued_it_again(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    stage.now += 5.0
+    back(stage, letter)
+    stage.write()
+    detail = "an operator queued it again"
+    mark = Attempt(0, stage.WALL_OFFSET + stage.now, "", REVIVED, detail)
+    assert stage.job_request("j").history == (*letter.job.history, mark)
+
+
+def test_what_was_not_guaranteed_is_guaranteed_from_now_on(stage: LedgerStage) -> None:
+    stage.worker("bad")
+    stage.job("j", guarantee=False, retries=1, backoff_s=0.1)
+    stage.fail("bad")
+    stage.wait(1.0)
+    stage.fail("bad")
+    stage.write()
+    (letter,) = stage.dead()
+    assert not letter.job.options.guarantee
+    stage.gone("bad")
+    back(stage, letter)
+    stage.write()
+    stage.restart()
+    stage.worker("bad")
+    assert stage.delivered() == [("bad", "j")]
+    stage.fail("bad")
+    stage.wait(1.0)
+    stage.fail("bad")
+    stage.write()
+    (again,) = stage.dead()
+    assert again.job.options.guarantee
+
+
+def test_while_nothing_can_be_written_it_stays_dead(stage: LedgerStage) -> None:
+    letter = dead(stage)
+    stage.do(events.StoreHealth("the disk is full"))
+    assert revive(stage.bus, letter, stage.now) == (None, "store_unavailable: the disk is full")
+    assert [found.job.token for found in stage.dead()] == [letter.job.token]
+
+
+def test_its_group_waits_for_it_once_more(stage: LedgerStage) -> None:
+    stage.worker("w", "good", "bad", credit=2)
+    stage.group("g", {"service": "bad"}, {"service": "good"}, by="c")
+    stage.write()
+    stage.fail("w", stage.job_request("g/0").token)
+    stage.write()
+    (letter,) = stage.dead()
+    back(stage, letter)
+    stage.write()
+    assert stage.facts("g")["missing"] == 2
+    stage.result("w", stage.job_request("g/1").token)
+    stage.write()
+    assert stage.facts("g")["missing"] == 1
+    stage.result("w", letter.job.token)
+    stage.write()
+    stage.taken.clear()
+    stage.call("c", "ask", "result", b"g")
+    assert stage.one(act.Answer).body == [b'["done","done"]']
 
 
 def test_limits_hold_for_the_dead_as_for_the_living() -> None:

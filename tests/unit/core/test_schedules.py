@@ -123,11 +123,41 @@ def test_removed_it_is_not_due() -> None:
     assert [entry.key for entry in made] == ["noon"]
 
 
+def test_removed_it_leaves_nothing_behind() -> None:
+    made = Schedules(identify=lambda entry: (entry.message.decode(), entry.queue))
+    for number in range(3):
+        made.add(replace(MINUTE, key=str(number), message=b"job %d" % (number // 2)), WALL)
+    for number in range(3):
+        made.remove(str(number))
+    assert made._keys == made._identities == {}
+    # The key may be used again, with a cron text instead of an interval.
+    made.add(replace(NOON, key="0"), WALL)
+    (run,) = made.due(WALL + 86_400)
+    assert told([run]) == [(RAN, 86_400, 0)]
+    made.postpone(run, WALL + 86_401)
+    made.remove("0")
+    assert made._crons == made._postponed == {}
+    made.add(replace(MINUTE, key="0"), WALL)
+    assert told(made.due(WALL + 60)) == [(RAN, 60, 0)]
+
+
 def test_old_times_are_not_kept_for_ever() -> None:
     made = engine()
     for number in range(10_000):
         made.add(replace(MINUTE, interval_s=1000.0 + number), WALL)
     assert len(made._order) < 2000
+
+
+def test_a_run_that_was_put_off_is_not_lost_among_old_times() -> None:
+    made = engine(MINUTE, replace(MINUTE, key="other"))
+    runs = made.due(WALL + 60)
+    for run in runs:
+        made.postpone(run, WALL + 100)
+    for number in range(3000):
+        made.add(replace(MINUTE, key="other", interval_s=1000.0 + number), WALL)
+    assert made.due(WALL + 99) == []
+    assert told(made.due(WALL + 100)) == [(LATE, 60, 0)]
+    assert made.due(WALL + 119) == []
 
 
 # -- missed -----------------------------------------------------------------------------------
@@ -254,6 +284,16 @@ def test_a_run_that_could_not_begin_is_due_once_more() -> None:
     assert told(made.due(WALL + 2 * 86_400)) == [(LATE, 2 * 86_400, 1)]
 
 
+def test_the_last_run_of_a_cron_text_that_could_not_begin_is_due_once_more() -> None:
+    made = engine(replace(NOON, runs_left=1))
+    (run,) = made.due(WALL + 86_400)
+    assert len(made) == 0
+    assert made.postpone(run, WALL + 86_410)
+    (again,) = made.due(WALL + 86_410)
+    assert (again.what, again.due_at, again.next) == (LATE, WALL + 86_400, None)
+    assert again.job_id == run.job_id
+
+
 def test_but_not_if_the_schedule_went_on() -> None:
     made = engine(MINUTE, NOON)
     (run,) = made.due(WALL + 60)
@@ -348,6 +388,31 @@ def test_schedules_are_found_by_their_job() -> None:
     made.add(replace(MINUTE, key="b", queue=b"q", message=b"y"), WALL)
     made.remove("c")
     assert (made.of_job("x"), made.of_job("y"), made.of_job("z")) == (["a"], ["b"], [])
+
+
+def test_what_is_set_anew_for_another_queue_or_time_is_looked_at_again() -> None:
+    made = Schedules(identify=lambda entry: (f"{entry.interval_s} {entry.cron}", entry.queue))
+    made.add(MINUTE, WALL)
+    made.add(replace(MINUTE, queue=b"other"), WALL)
+    assert made.replaced_by(replace(MINUTE, key="new")) == []
+    assert made.replaced_by(replace(MINUTE, key="new", queue=b"other")) == ["minute"]
+    made.add(replace(MINUTE, interval_s=30.0), WALL)
+    assert (made.of_job("60.0 "), made.of_job("30.0 ")) == ([], ["minute"])
+    made.add(replace(NOON, key="minute", message=MINUTE.message), WALL)
+    assert (made.of_job("30.0 "), made.of_job("None 0 12 * * *")) == ([], ["minute"])
+    made.add(replace(NOON, key="minute", message=MINUTE.message, cron="0 13 * * *"), WALL)
+    assert (made.of_job("None 0 12 * * *"), made.of_job("None 0 13 * * *")) == ([], ["minute"])
+
+
+def test_schedules_that_a_store_has_kept_are_found_by_their_job() -> None:
+    """Also one that cannot be understood any more: whoever wants to be rid of it names its job."""
+    made = Schedules(identify=lambda entry: (entry.message.decode(), entry.queue))
+    odd = replace(NOON, key="odd", timezone="Europe/Atlantis", next_at=WALL)
+    made.load([odd, replace(MINUTE, next_at=WALL)])
+    assert made.of_job("run") == ["odd", "minute"]
+    assert made.replaced_by(replace(MINUTE, key="new")) == ["odd", "minute"]
+    made.remove("odd")
+    assert made.of_job("run") == ["minute"]
 
 
 def test_schedules_that_are_there_already_are_found_as_well() -> None:
