@@ -55,10 +55,10 @@ class Link(Struct, frozen=True):
 
     name: str
     instance: str
-    credit: int = 1000
-    heartbeat_s: float = 1.0
-    liveness: int = 4
-    max_hops: int = 8
+    credit: int
+    heartbeat_s: float
+    liveness: int
+    max_hops: int
 
 
 class Bridge:

@@ -106,6 +106,30 @@ def test_topics_are_found_by_their_beginning_whatever_came_and_went(seed: int) -
         ]
 
 
+def test_topics_that_came_and_went_take_no_room() -> None:
+    last = LastValues()
+    put(last, b"kept")
+    for number in range(5_000):
+        put(last, b"t%d" % number)
+        assert last.topics(b"t") == [b"t%d" % number]
+        last.remove(b"t%d" % number)
+    assert last.topics(b"") == [b"kept"]
+    assert len(last._sorted) < 200
+    assert len(last._gone) < 200
+
+
+def test_a_topic_that_comes_back_is_there_once_although_its_name_was_kept() -> None:
+    last = LastValues()
+    for _ in range(3):
+        put(last, b"a")
+        put(last, b"b")
+        assert last.topics(b"") == [b"a", b"b"]
+        assert last.remove(b"a")
+        assert last.topics(b"") == [b"b"]
+        assert not last.remove(b"a")
+        assert last.matching(b"a") == []
+
+
 # -- the disk -----------------------------------------------------------------------------------------
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from polybus.core import events, monitor, views
 from polybus.core.actions import Fanout, Observed
-from polybus.core.model import Heartbeat
-from support.stage import Stage
+from polybus.core.model import PLAIN_CALL, Heartbeat
+from support.stage import Stage, client
 
 LINK = 5
 BEATS = Heartbeat(dead_after_s=3.0, beat_every_s=1.0)
@@ -214,6 +214,17 @@ def test_the_ten_busiest_services_are_named_the_busiest_first() -> None:
     assert [(one["service"], one["queued"]) for one in busiest] == [
         (f"s{service}", service) for service in range(11, 1, -1)
     ]
+
+
+def test_names_that_are_no_text_are_told_all_the_same() -> None:
+    for what, field, told in (("node_up", "node", "n\ufffd"), ("worker_up", "services", ["n\ufffd"])):
+        found = monitor.event_of(Observed(1.0, what, service=b"n\xff"), 7.0, str)
+        assert found is not None
+        assert found[1][field] == told
+    stage = Stage()
+    stage.do(events.Submit(client("c"), "v", b"1", b"s\xff", [], PLAIN_CALL))
+    made = monitor.Monitor(stage.bus, dict, str)
+    assert [one["service"] for one in made.summary(stage.now)["busiest"]] == ["s\ufffd"]
 
 
 def test_without_listeners_no_summary_is_made_and_rates_begin_anew() -> None:

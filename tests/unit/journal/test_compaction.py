@@ -233,6 +233,36 @@ def test_segments_are_joined_a_section_at_a_time(journal: Path, monkeypatch: pyt
     assert numbers(journal) == everything()
 
 
+def test_files_that_are_no_segments_are_left_alone(journal: Path) -> None:
+    """Among them is what an archiver that died had begun to write."""
+    folder = next((journal / SEGMENTS).rglob("000000000002-*")).parent
+    others = [folder / "notes.txt", folder / ".000000000002-0000000a.parquet"]
+    for path in others:
+        path.write_bytes(b"PAR1 no")
+    assert [text for report in compact(journal) for text in report.damage] == []
+    assert all(path.read_bytes() == b"PAR1 no" for path in others)
+    for path in others:
+        path.unlink()
+    assert landing(journal) == []
+    assert numbers(journal) == everything()
+
+
+def test_a_segment_that_is_gone_already_is_no_trouble(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[int] = []
+
+    def holding(readers: Readers, number: int) -> str:
+        """Somebody removes it by hand in this moment."""
+        removed.append(number)
+        next((journal / SEGMENTS).rglob(f"{number:012d}-*")).unlink()
+        return ""
+
+    monkeypatch.setattr(Readers, "holding", holding)
+    compact(journal)
+    assert sorted(removed) == [1, 2, 3, 4, 5, 6]
+    assert landing(journal) == []
+    assert numbers(journal) == everything()
+
+
 def test_compaction_may_be_killed_anywhere(
     template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
