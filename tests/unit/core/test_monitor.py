@@ -235,6 +235,7 @@ def test_the_summary_counts_nodes_and_workers_that_went_silent() -> None:
     stage.bus.wall_offset = 0.0
     found = made.summary(1.23456789)
     assert (found["store"], found["at"]) == ("well", 1.234568)
+    assert monitor.liveness(stage.bus, 1.23456789, str, views.Rates())["at"] == 1.234568
 
 
 def test_rates_are_told_to_a_hundredth_however_short_the_time() -> None:
