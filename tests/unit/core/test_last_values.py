@@ -68,6 +68,12 @@ def test_bytes_are_limited_and_counted_exactly() -> None:
     assert (len(last), last.held_bytes, last.evicted) == (0, 0, 2)
 
 
+def test_a_value_counts_twice_its_bytes_and_500() -> None:
+    last = LastValues()
+    last.put(Fanout(b"topic", [b"123", b"", b"4567"]))
+    assert last.held_bytes == 2 * (5 + 3 + 4) + 500
+
+
 def test_nothing_is_kept_when_it_is_turned_off() -> None:
     last = LastValues(count=0)
     put(last, b"a")
