@@ -74,6 +74,16 @@ def test_a_value_counts_twice_its_bytes_and_500() -> None:
     assert last.held_bytes == 2 * (5 + 3 + 4) + 500
 
 
+def test_a_value_that_fills_everything_is_kept_and_a_larger_one_never_was() -> None:
+    last = LastValues(bytes_=2 * (1 + 100) + OVERHEAD_BYTES)
+    put(last, b"a", b"x" * 101)
+    assert (len(last), last.evicted) == (0, 0)
+    put(last, b"a", b"x" * 100)
+    assert (names(last), last.held_bytes, last.evicted) == ([b"a"], last.max_bytes, 0)
+    put(last, b"b", b"x" * 101)
+    assert (names(last), last.evicted) == ([b"a"], 0)
+
+
 def test_nothing_is_kept_when_it_is_turned_off() -> None:
     last = LastValues(count=0)
     put(last, b"a")
