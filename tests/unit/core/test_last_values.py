@@ -199,6 +199,34 @@ def test_what_left_leaves_the_disk_too(stage: Stage) -> None:
     assert [type(line) for line in lines(stage)] == [Unvalued, Valued]
 
 
+def test_what_was_written_down_is_removed_when_it_leaves(stage: Stage) -> None:
+    put(stage.bus.last, b"a")
+    note_all(stage.bus)
+    assert [type(line) for line in lines(stage)] == [Valued]
+    assert stage.bus.last.remove(b"a")
+    note_all(stage.bus)
+    assert lines(stage) == [Unvalued(b"a")]
+
+
+def test_as_many_names_that_left_are_remembered_as_there_may_be_values(stage: Stage) -> None:
+    stage.bus.last.change(100, 1_000_000, True)
+    for number in range(200):
+        put(stage.bus.last, b"t%d" % number)
+    note_all(stage.bus)
+    found = lines(stage)
+    assert [line.topic for line in found if isinstance(line, Unvalued)] == [b"t%d" % n for n in range(100)]
+    assert sum(isinstance(line, Valued) for line in found) == 100
+
+
+def test_other_limits_alone_write_nothing_anew(stage: Stage) -> None:
+    put(stage.bus.last, b"a")
+    note_all(stage.bus)
+    lines(stage)
+    stage.bus.last.change(7, 1_000, True)
+    note_all(stage.bus)
+    assert lines(stage) == []
+
+
 def test_nothing_is_noted_without_a_disk_and_names_do_not_pile_up(stage: Stage) -> None:
     stage.bus.last.change(100, 1_000_000, True)
     stage.bus.store_trouble = "the disk is full"
@@ -321,4 +349,7 @@ def test_no_more_values_leave_than_have_to() -> None:
 def test_values_are_to_be_written_down_unless_that_is_turned_off() -> None:
     for last, changed in ((LastValues(), {b"a": None}), (LastValues(durable=False), {})):
         put(last, b"a")
+        assert last.changed == changed
+        # Nor is there anything to remove then.
+        last.remove(b"a")
         assert last.changed == changed
