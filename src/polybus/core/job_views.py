@@ -113,7 +113,7 @@ def ended_whole(token: bytes, outcome: Outcome | None, letter: DeadLetter | None
         "due_in_s": None,
         "reason": last.reason,
         "detail": last.detail,
-        "client": peer_name((0, found.identity)) if found.link else "",
+        "client": _id(found.identity) if found.link else "",
         "dialect": found.link.partition(".")[0],
         "bytes": sum(map(len, entry.body)) if entry else None,
         **_options(entry.options if entry else JobOptions()),
@@ -209,7 +209,7 @@ def _options(options: JobOptions) -> dict[str, Any]:
         "timeout_s": options.timeout_s,
         "backoff_s": options.backoff_s,
         "then": [read_spec(step).service for step in options.then],
-        "group": _id(options.group) if options.group else "",
+        "group": _id(options.group),
     }
 
 
@@ -221,4 +221,5 @@ def _due_at(request: Request) -> float | None:
 
 
 def _id(name: bytes) -> str:
-    return peer_name((0, name)) if name else ""
+    """A name for people; empty if there is none."""
+    return peer_name((0, name))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from polybus.core.lifecycle import RequestState, WorkerState
@@ -332,10 +331,12 @@ class FairQueue:
         return request
 
     def oldest_at(self) -> float | None:
-        """When the longest waiting request was accepted."""
+        """When the longest waiting request was accepted; of each client the one that is next."""
         heads = [request.accepted_at for request in _waiting(self._front)]
         for lane in self._lanes.values():
-            heads += [request.accepted_at for request in islice(_waiting(lane), 1)]
+            head = next(_waiting(lane), None)
+            if head is not None:
+                heads.append(head.accepted_at)
         return min(heads, default=None)
 
     def _next(self) -> Request:

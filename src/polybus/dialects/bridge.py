@@ -55,10 +55,10 @@ class Link(Struct, frozen=True):
 
     name: str
     instance: str
-    credit: int = 1000
-    heartbeat_s: float = 1.0
-    liveness: int = 4
-    max_hops: int = 8
+    credit: int
+    heartbeat_s: float
+    liveness: int
+    max_hops: int
 
 
 class Bridge:
@@ -201,8 +201,8 @@ class Bridge:
         if peer is None:
             return
         was_up = peer.is_up
-        if was_up:
-            self._bus.handle(events.WorkerGone(peer.address, f"it ended the link: {message.reason}"), now)
+        # Nothing happens if it was not linked.
+        self._bus.handle(events.WorkerGone(peer.address, f"it ended the link: {message.reason}"), now)
         if isinstance(message, say.Denied):
             peer.denied, peer.trouble = message.reason, message.text
         elif was_up:

@@ -130,9 +130,8 @@ class Compactor:
     def _groups(self) -> Iterator[tuple[Path, list[Path]]]:
         """Segments that are to become one file: small neighbours of an hour that has ended."""
         ended = datetime.fromtimestamp(self._wall() - self._after_s, UTC) - timedelta(hours=1)
-        for begin, folder in sorted(hour_folders(self._journal / SEGMENTS)):
-            if begin > ended:
-                continue
+        hours = sorted(hour for hour in hour_folders(self._journal / SEGMENTS) if hour[0] <= ended)
+        for _, folder in hours:
             ranges = self._ranges(folder)
             group: list[Path] = []
             total = 0
@@ -166,7 +165,7 @@ class Compactor:
             file.flush()
             os.fsync(file.fileno())
         if rows is None:
-            self._take_up()
+            # The next turn removes what was written so far.
             return None
         written = pq.read_metadata(hidden).num_rows
         if written != rows:

@@ -138,7 +138,8 @@ class Numbering:
         for life in self.lives.values():
             due = 1
             spans = sorted([*life.runs, *life.holes])
-            first = spans[0][0] if spans else 1
+            # A life is known by a row of it, so there is a span.
+            first = spans[0][0]
             at = life.lowest_at
             if first > 1 and begin is not None and at is not None and _hour(at) <= _hour(begin):
                 life.is_trimmed = True

@@ -163,7 +163,7 @@ def _frames(frames: Frames, at: int, least: int, most: int | None = None) -> Non
     """How many frames stand behind the command."""
     count = len(frames) - at - 2
     if count < least or (most is not None and count > most):
-        wanted = str(least) if most == least else f"{least} or more" if most is None else f"{least} to {most}"
+        wanted = f"{least} or more" if most is None else most
         raise refuse("length", f"{count} frames behind the command; it takes {wanted}")
 
 

@@ -221,6 +221,30 @@ def test_claims_are_decided_each_by_itself() -> None:
     assert not stage.bus.catalog.claims
 
 
+def test_the_holder_of_a_claimed_name_is_asked_less_and_less_often() -> None:
+    stage = Stage()
+    facts = {"ip": "10.0.0.1", "port": 1}
+    for name in ("a", "b"):
+        serves = talking(name, f"old-{name}")
+        stage.do(events.Register(peer(f"old-{name}"), name, name.encode(), facts, 60.0, serves=serves))
+    asked: dict[tuple[int, bytes], list[float]] = {peer("old-a"): [], peer("old-b"): []}
+    begun = stage.now
+
+    def look(until: float) -> None:
+        while stage.now < begun + until:
+            stage.wait(0.05)
+            for ask in stage.actions(act.Ask):
+                asked[ask.peer].append(round(stage.now - begun, 2))
+
+    stage.nothing()
+    register(stage, "a", "new-a", talking("a", "new-a"))
+    look(0.2)
+    register(stage, "b", "new-b", talking("b", "new-b"))
+    look(3.0)
+    # Not before a quarter of a second has passed since the first question, whatever becomes of other names.
+    assert asked == {peer("old-a"): [0.3, 0.9, 2.7], peer("old-b"): [0.6, 1.5]}
+
+
 def test_a_claim_is_granted_soon_after_the_holder_is_gone() -> None:
     stage = claimed("a", "b")
     stage.do(events.WorkerGone(peer("old-b"), "it left"))

@@ -6,8 +6,9 @@ import base64
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 
-from polybus.core import envelope
+from polybus.core import envelope, events
 from polybus.core.job_views import (
     dead_line,
     ended_whole,
@@ -19,7 +20,8 @@ from polybus.core.job_views import (
     run_view,
 )
 from polybus.core.ledger import Outcome, ScheduleRun
-from polybus.core.model import JobOptions
+from polybus.core.model import PLAIN_CALL, JobOptions, Reason
+from support.ledgers import job, letter
 from support.stage import LedgerStage
 
 
@@ -69,9 +71,21 @@ def test_a_group_that_waits_for_its_members_looks_like_a_job() -> None:
     stage.group("all", {"service": "echo"}, {"service": "echo"})
     stage.write()
     view = group_whole(stage.bus, b"all")
-    assert (view["token"], view["job"], view["state"]) == ("all", "all", "running")
-    assert "all/0 to all/1; 2 have not ended" in view["detail"]
-    assert (view["guarantee"], view["dead"], view["history"]) == (True, False, [])
+    nothing = ("attempt", "retries", "worker", "age_s", "due_in_s", "bytes", "backoff_s", "accepted_at")
+    nothing += ("due_at", "expires_at", "ended_at", "body_base64", "result_base64")
+    assert view == {
+        **dict.fromkeys(nothing),
+        **dict.fromkeys(("service", "reason", "client", "dialect", "group"), ""),
+        "token": "all",
+        "job": "all",
+        "state": "running",
+        "guarantee": True,
+        "detail": "a group of 2 jobs, all/0 to all/1; 2 have not ended",
+        "timeout_s": 0.0,
+        "then": [],
+        "dead": False,
+        "history": [],
+    }
     # Whoever shows jobs finds the same fields in all of them.
     stage.worker("w", credit=9)
     stage.fail("w", stage.token("c", "1"))
@@ -153,8 +167,9 @@ def test_jobs_are_listed_by_state_and_service_up_to_a_limit() -> None:
         stage.submit("c", str(number), "echo", options=job)
     stage.submit("c", "other", "other", options=job)
     stage.write()
-    # A call without options is no job.
+    # A call without options is no job, nor is one whose options say nothing.
     stage.submit("c", "call", "echo")
+    stage.submit("c", "options", "echo", options=replace(PLAIN_CALL))
 
     def listed(state: str = "", service: str = "", limit: int = 10) -> list[str]:
         return [line["job"] for line in jobs(stage.bus, stage.now, str, state, service, limit)]
@@ -176,6 +191,76 @@ def test_a_body_is_shown_in_part() -> None:
         base64.b64encode(b"y" * 1024).decode(),
     ]
     assert preview([]) == []
+
+
+def test_a_group_tells_which_services_get_its_results() -> None:
+    stage = LedgerStage()
+    stage.group("all", {"service": "echo"}, then=[{"service": "sum"}, {"service": "store"}])
+    stage.write()
+    assert group_whole(stage.bus, b"all")["then"] == ["sum", "store"]
+
+
+def test_names_that_are_no_text_are_shown_all_the_same() -> None:
+    stage = LedgerStage()
+    stage.submit("c", "1", options=JobOptions(guarantee=True))
+    (request,) = stage.bus.requests.values()
+    request.service.name = b"e\xff"
+    assert job_line(stage.bus, request, stage.now, str)["service"] == "e\ufffd"
+    outcome = Outcome(b"t\xff", "", b"", b"\xff", b"e\xff", 7.0)
+    view = ended_whole(b"t\xff", outcome, None)
+    assert (view["token"], view["job"], view["service"]) == ("t\ufffd", "ff", "e\ufffd")
+    # Nobody waits for it at any link.
+    assert (view["client"], view["dialect"]) == ("", "")
+    dead = dead_line(replace(letter(1), job=job(1, service=b"e\xff")))
+    assert dead["service"] == "e\ufffd"
+    assert run_view(ScheduleRun("k", 1.0, 2.0, "ran", 3, b"t\xff"))["token"] == "t\ufffd"
+
+
+def test_a_dead_letter_tells_the_options_of_its_job() -> None:
+    options = JobOptions(guarantee=False, retries=2, timeout_s=9.0, backoff_s=3.0, group=b"all")
+    found = replace(letter(1), job=job(1, options=options, expires_at=1.7e9))
+    view = ended_whole(b"t", None, found)
+    assert (view["guarantee"], view["retries"], view["expires_at"]) == (False, 2, 1.7e9)
+    assert (view["timeout_s"], view["backoff_s"], view["group"]) == (9.0, 3.0, "all")
+    # It was submitted by its id, so no peer is its client.
+    found = replace(letter(1), job=job(1, link="", identity=b"jobs"))
+    assert (ended_whole(b"t", None, found)["client"], ended_whole(b"t", None, found)["dialect"]) == ("", "")
+
+
+def test_a_job_tells_how_its_last_attempt_ended_and_when_the_next_is_due() -> None:
+    stage = LedgerStage()
+    stage.worker("w")
+    stage.submit("c", "1", options=JobOptions(retries=3, backoff_s=2.0, guarantee=True))
+    stage.write()
+    (request,) = stage.bus.requests.values()
+    for reason in (Reason.FAILED, Reason.TIMEOUT):
+        stage.fail("w", stage.token("c", "1"), reason)
+        due_at = job_whole(stage.bus, request, stage.now, str)["due_at"] - stage.bus.wall_offset
+        line = job_line(stage.bus, request, due_at - 1.23456, str)
+        assert (line["reason"], line["due_in_s"]) == (reason, 1.235)
+        stage.wait(9.0)
+    assert request.attempt == 3
+
+
+def test_a_job_that_is_left_to_the_next_broker_is_due_at_no_time() -> None:
+    stage = LedgerStage()
+    stage.submit("c", "1", options=JobOptions(guarantee=True))
+    stage.write()
+    stage.do(events.Drain())
+    (request,) = stage.bus.requests.values()
+    line = job_line(stage.bus, request, stage.now, str)
+    assert (line["state"], line["due_in_s"]) == ("waiting", None)
+    assert job_whole(stage.bus, request, stage.now, str)["due_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [("", "done"), ("failed", "failed"), ("timeout", "failed"), ("expired", "expired"), ("cancelled",) * 2],
+)
+def test_how_a_job_ended(reason: str, state: str) -> None:
+    outcome = Outcome(b"t", "emqp.frontend", b"c", b"1", b"echo", 7.0, reason=reason, detail="why")
+    view = ended_whole(b"t", outcome, None)
+    assert (view["state"], view["reason"], view["detail"]) == (state, reason, "why")
 
 
 def test_an_outcome_alone_and_a_run_tell_what_is_known_of_them() -> None:

@@ -68,6 +68,22 @@ def test_bytes_are_limited_and_counted_exactly() -> None:
     assert (len(last), last.held_bytes, last.evicted) == (0, 0, 2)
 
 
+def test_a_value_counts_twice_its_bytes_and_500() -> None:
+    last = LastValues()
+    last.put(Fanout(b"topic", [b"123", b"", b"4567"]))
+    assert last.held_bytes == 2 * (5 + 3 + 4) + 500
+
+
+def test_a_value_that_fills_everything_is_kept_and_a_larger_one_never_was() -> None:
+    last = LastValues(bytes_=2 * (1 + 100) + OVERHEAD_BYTES)
+    put(last, b"a", b"x" * 101)
+    assert (len(last), last.evicted) == (0, 0)
+    put(last, b"a", b"x" * 100)
+    assert (names(last), last.held_bytes, last.evicted) == ([b"a"], last.max_bytes, 0)
+    put(last, b"b", b"x" * 101)
+    assert (names(last), last.evicted) == ([b"a"], 0)
+
+
 def test_nothing_is_kept_when_it_is_turned_off() -> None:
     last = LastValues(count=0)
     put(last, b"a")
@@ -104,6 +120,30 @@ def test_topics_are_found_by_their_beginning_whatever_came_and_went(seed: int) -
         assert [value.topic for value in last.matching(prefix, but)] == [
             topic for topic in expected if not topic.startswith(tuple(but)) or not but
         ]
+
+
+def test_topics_that_came_and_went_take_no_room() -> None:
+    last = LastValues()
+    put(last, b"kept")
+    for number in range(5_000):
+        put(last, b"t%d" % number)
+        assert last.topics(b"t") == [b"t%d" % number]
+        last.remove(b"t%d" % number)
+    assert last.topics(b"") == [b"kept"]
+    assert len(last._sorted) < 200
+    assert len(last._gone) < 200
+
+
+def test_a_topic_that_comes_back_is_there_once_although_its_name_was_kept() -> None:
+    last = LastValues()
+    for _ in range(3):
+        put(last, b"a")
+        put(last, b"b")
+        assert last.topics(b"") == [b"a", b"b"]
+        assert last.remove(b"a")
+        assert last.topics(b"") == [b"b"]
+        assert not last.remove(b"a")
+        assert last.matching(b"a") == []
 
 
 # -- the disk -----------------------------------------------------------------------------------------
@@ -157,6 +197,34 @@ def test_what_left_leaves_the_disk_too(stage: Stage) -> None:
     topics.publish(stage.bus, b"b", [], stage.now)
     note_all(stage.bus)
     assert [type(line) for line in lines(stage)] == [Unvalued, Valued]
+
+
+def test_what_was_written_down_is_removed_when_it_leaves(stage: Stage) -> None:
+    put(stage.bus.last, b"a")
+    note_all(stage.bus)
+    assert [type(line) for line in lines(stage)] == [Valued]
+    assert stage.bus.last.remove(b"a")
+    note_all(stage.bus)
+    assert lines(stage) == [Unvalued(b"a")]
+
+
+def test_as_many_names_that_left_are_remembered_as_there_may_be_values(stage: Stage) -> None:
+    stage.bus.last.change(100, 1_000_000, True)
+    for number in range(200):
+        put(stage.bus.last, b"t%d" % number)
+    note_all(stage.bus)
+    found = lines(stage)
+    assert [line.topic for line in found if isinstance(line, Unvalued)] == [b"t%d" % n for n in range(100)]
+    assert sum(isinstance(line, Valued) for line in found) == 100
+
+
+def test_other_limits_alone_write_nothing_anew(stage: Stage) -> None:
+    put(stage.bus.last, b"a")
+    note_all(stage.bus)
+    lines(stage)
+    stage.bus.last.change(7, 1_000, True)
+    note_all(stage.bus)
+    assert lines(stage) == []
 
 
 def test_nothing_is_noted_without_a_disk_and_names_do_not_pile_up(stage: Stage) -> None:
@@ -281,4 +349,7 @@ def test_no_more_values_leave_than_have_to() -> None:
 def test_values_are_to_be_written_down_unless_that_is_turned_off() -> None:
     for last, changed in ((LastValues(), {b"a": None}), (LastValues(durable=False), {})):
         put(last, b"a")
+        assert last.changed == changed
+        # Nor is there anything to remove then.
+        last.remove(b"a")
         assert last.changed == changed

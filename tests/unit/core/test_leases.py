@@ -67,6 +67,16 @@ def test_every_fact_about_a_node() -> None:
     }
 
 
+def test_a_node_is_not_looked_at_before_it_can_be_late() -> None:
+    """There may be thousands of nodes; only one of which somebody said that it leaves is looked at often."""
+    stage = registered(2.0)
+    stage.wait(2.9)
+    pulse(stage)
+    # The look that was due when the lease began.
+    stage.wait(0.2)
+    assert (stage.bus.leases.next_at() or 0.0) > stage.now + 1.0
+
+
 # -- datagrams ----------------------------------------------------------------------------------------
 
 

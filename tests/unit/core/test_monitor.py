@@ -9,8 +9,9 @@ import pytest
 
 from polybus.core import events, monitor, views
 from polybus.core.actions import Fanout, Observed
-from polybus.core.model import Heartbeat
-from support.stage import Stage
+from polybus.core.lifecycle import NodeState
+from polybus.core.model import PLAIN_CALL, Heartbeat
+from support.stage import Stage, client
 
 LINK = 5
 BEATS = Heartbeat(dead_after_s=3.0, beat_every_s=1.0)
@@ -214,6 +215,101 @@ def test_the_ten_busiest_services_are_named_the_busiest_first() -> None:
     assert [(one["service"], one["queued"]) for one in busiest] == [
         (f"s{service}", service) for service in range(11, 1, -1)
     ]
+
+
+def test_the_summary_counts_nodes_and_workers_that_went_silent() -> None:
+    stage = Stage()
+    made = monitor.Monitor(stage.bus, dict, str)
+    for name in (b"a", b"b", b"c"):
+        stage.do(events.Register((2, name), "v", name, {}, 60.0))
+    stage.bus.nodes[b"b"].state = NodeState.LATE
+    stage.worker("v", "sum")
+    stage.worker("w", "echo", heartbeat=BEATS)
+    stage.submit("c", "1", "echo")
+    stage.wait(4.0)
+    found = made.summary(stage.now)
+    assert (found["nodes"], found["nodes_late"]) == (3, 1)
+    # It had something to do and may still answer.
+    assert (found["workers"], found["silent_workers"], found["services"]) == (1, 1, 2)
+    stage.bus.store_trouble = ""
+    stage.bus.wall_offset = 0.0
+    found = made.summary(1.23456789)
+    assert (found["store"], found["at"]) == ("well", 1.234568)
+    assert monitor.liveness(stage.bus, 1.23456789, str, views.Rates())["at"] == 1.234568
+
+
+def test_rates_are_told_to_a_hundredth_however_short_the_time() -> None:
+    stage = Stage()
+    made = monitor.Monitor(stage.bus, dict, str)
+    made.summary(stage.now)
+    stage.submit("c", "1", "echo")
+    assert made.summary(stage.now + 0.7)["accepted_per_s"] == 1.43
+
+
+def test_not_all_of_very_many_are_listed_but_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "LISTED", 2)
+    stage = Stage()
+    for name in "cab":
+        stage.worker(f"w{name}", f"s{name}")
+        stage.do(events.Register((2, name.encode()), "v", name.encode(), {}, 60.0))
+    found = monitor.liveness(stage.bus, stage.now, str, views.Rates())
+    assert found["counts"] == {"services": 3, "workers": 3, "nodes": 3}
+    assert list(found["services"]) == ["sa", "sb"]
+    assert [node["node"] for node in found["nodes"]] == ["a", "b"]
+    assert len(found["workers"]) == 2
+
+
+def test_nobody_looks_for_the_busiest_of_very_many_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "LOOKED_THROUGH", 2)
+    stage = Stage()
+    for number, busy in ((1, 1), (2, 2), (3, 0)):
+        stage.submit("c", str(number), f"s{number}")
+        assert len(monitor.busiest(stage.bus, 5)) == busy
+
+
+def test_a_service_is_busy_while_something_runs_or_waits() -> None:
+    stage = Stage()
+    stage.worker("w", "runs", "idle", credit=5)
+    stage.submit("c", "1", "runs")
+    stage.submit("c", "2", "runs")
+    stage.submit("c", "3", "waits")
+    assert [service.name for service in monitor.busiest(stage.bus, 5)] == [b"runs", b"waits"]
+    assert [service.name for service in monitor.busiest(stage.bus, 1)] == [b"runs"]
+
+
+def test_every_fact_about_the_liveness_of_a_service() -> None:
+    stage = Stage()
+    stage.worker("w", "echo", credit=4, heartbeat=BEATS)
+    stage.worker("quiet", "echo", credit=4, heartbeat=BEATS)
+    for number in range(2):
+        stage.submit("c", str(number), "echo")
+    stage.heard("w")
+    stage.wait(2.0)
+    stage.heard("w")
+    stage.wait(1.5)
+    found = monitor.liveness(stage.bus, stage.now, str, views.Rates())
+    row = views.service_view(stage.bus.services[b"echo"], stage.now, str, 0.0, 1)
+    assert found["services"]["echo"] == {
+        name: row[name]
+        for name in (
+            *("state", "dialects", "workers", "late_workers", "silent_workers", "up_s", "silent_s"),
+            *("missed_beats", "load", "queued", "running", "rate_per_s", "answered", "failed"),
+        )
+    }
+    assert (row["workers"], row["silent_workers"]) == (1, 1)
+    assert found["counts"]["workers"] == 2
+    assert len(found["workers"]) == 2
+
+
+def test_names_that_are_no_text_are_told_all_the_same() -> None:
+    for what, field, told in (("node_up", "node", "n\ufffd"), ("worker_up", "services", ["n\ufffd"])):
+        found = monitor.event_of(Observed(1.0, what, service=b"n\xff"), 7.0, str)
+        assert found is not None
+        assert found[1][field] == told
+    stage = Stage()
+    stage.do(events.Submit(client("c"), "v", b"1", b"s\xff", [], PLAIN_CALL))
+    made = monitor.Monitor(stage.bus, dict, str)
+    assert [one["service"] for one in made.summary(stage.now)["busiest"]] == ["s\ufffd"]
 
 
 def test_without_listeners_no_summary_is_made_and_rates_begin_anew() -> None:

@@ -135,6 +135,8 @@ def test_the_oldest_is_one_that_still_waits() -> None:
     assert queue.oldest_at() == 1.0
     drop(queue, made[0])
     assert queue.oldest_at() == 2.0
+    drop(queue, made[1])
+    assert queue.oldest_at() == 3.0, "of the other client nothing waits"
     back = request(who["b"], "0", 0.5)
     queue.push_front(back)
     assert queue.oldest_at() == 0.5

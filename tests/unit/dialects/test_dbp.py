@@ -321,6 +321,22 @@ def test_an_update_may_change_the_timing(net: Network) -> None:
 
 
 @pytest.mark.conforms("DBP-9")
+@pytest.mark.parametrize("quiet", [False, True])
+def test_an_update_does_not_change_whether_a_service_beats_by_itself(net: Network, quiet: bool) -> None:
+    """One that named no interval is asked before it is late; one that did is expected to beat."""
+    if quiet:
+        net.original(b"s", "Gondor")
+    else:
+        net.serve(b"s", "Gondor")
+    assert net.bus.nodes[b"Gondor"].quiet == quiet
+    net.say(b"s", b"UoU", b'{"name": "Gondor", "function": "lights"}')
+    assert net.reply(b"s") == ACK
+    assert net.bus.nodes[b"Gondor"].quiet == quiet
+    net.say(b"s", b"UoU", b'{"name": "Gondor", "heartbeat": 2}')
+    assert not net.bus.nodes[b"Gondor"].quiet
+
+
+@pytest.mark.conforms("DBP-9")
 def test_an_update_that_is_too_large_or_wrong_changes_nothing(net: Network) -> None:
     net.serve(b"s", "Gondor", note="x" * 60_000)
     before = net.info(b"Gondor")
@@ -396,6 +412,23 @@ def test_after_disconnect_a_service_is_sent_nothing(net: Network, tail: list[byt
     assert net.replies(b"s") == []
     assert net.info() == {}
     assert net.forgotten == [b"Gondor"]
+
+
+@pytest.mark.conforms("DBP-20")
+def test_after_disconnect_a_node_that_is_called_nowhere_is_not_heard_either(net: Network) -> None:
+    net.serve(b"s", "Gondor", transport="none")
+    assert (DBP, b"s") not in net.bus.workers
+    net.say(b"s", b"</3", b"Gondor")
+    assert net.bus.nodes == {}
+    net.replies(b"s")
+    for word in (b"u_U", b"<3"):
+        net.say(b"s", word, b"Gondor")
+        assert net.replies(b"s") == []
+    # It spoke for somebody else, so it is heard as before.
+    net.serve(b"t", "Rohan", transport="none")
+    net.say(b"foe", b"</3", b"Rohan")
+    net.say(b"foe", b"u_U", b"")
+    assert net.reply(b"foe")[0] == b"o_O"
 
 
 @pytest.mark.conforms("DBP-39")

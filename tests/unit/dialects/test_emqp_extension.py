@@ -262,6 +262,44 @@ def test_a_worker_of_the_second_version_gets_orders() -> None:
     assert list(ex.bus.workers[WORKERS, b"w"].inflight) == [token]
 
 
+def test_each_of_many_orders_has_the_headers_of_its_own_job() -> None:
+    ex = broker()
+    inform(ex, slots=0, version=2)
+    asked = [b"", b"retry-count:2", b"retry-count:2,timeout:7", b"retry-count:2", b"", b""]
+    for n, headers in enumerate(asked):
+        ask(ex, b"job-%d" % n, b",".join(filter(None, (b"reply-requested", headers))))
+    say(ex, WORKERS, b"w", b"SLOTS", b"s-1", b"6")
+    told = [job[2] for job in joined(ex)]
+    assert told == [b",".join(filter(None, (b"reply-requested", headers, b"attempt:1"))) for headers in asked]
+
+
+def test_an_order_that_is_repeated_says_so_among_others_with_the_same_options() -> None:
+    ex = broker()
+    inform(ex, slots=0, version=2)
+    for n in range(2):
+        ask(ex, b"job-%d" % n, b"reply-requested,retry-count:2")
+    first, second = ex.bus.requests.values()
+    first.attempt = 1
+    worker = ex.bus.workers[WORKERS, b"w"]
+    message = worker.voice.deliver(worker, first)
+    second.attempt = 2
+    assert worker.voice.join(message, second)
+    read = wire.read_as_worker(message, 2)
+    assert isinstance(read, wire.Orders)
+    assert [(job.headers.retry_count, job.headers.attempt) for job in read.jobs] == [(2, 1), (2, 2)]
+
+
+def test_what_goes_together_is_small_with_its_headers() -> None:
+    """A job whose body and headers have more than 4096 bytes goes alone."""
+    headers = b"reply-requested,attempt:1"
+    for more, is_joined in ((0, True), (1, False)):
+        ex = broker()
+        inform(ex, version=2)
+        body = b"x" * (4096 - len(headers) + more)
+        say(ex, CLIENTS, b"c", b"REQUEST", b"m", b"email", b"reply-requested", body)
+        assert bool(joined(ex)) == is_joined
+
+
 def test_many_slots_at_once() -> None:
     ex = broker()
     inform(ex, slots=0, version=2)

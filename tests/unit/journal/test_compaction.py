@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from polybus.journal import compaction
 from polybus.journal.archiver import OPEN_LOGS, SEGMENTS
 from polybus.journal.compaction import INTENT, Compaction, Compactor
 from polybus.journal.reader import segment_files
 from polybus.journal.record import Row
 from polybus.journal.retention import COMPACTED, READERS, RETAINED, STALE_S, Readers, Removal, Retention
+from polybus.journal.segment import sections
 from support.journals import HOUR_US, NOON_US, Logs
 from support.killing import every_step
 
@@ -206,6 +208,59 @@ def test_a_segment_that_cannot_be_read_is_told_once_and_left_out(journal: Path) 
     assert not list((journal / COMPACTED).rglob(".*"))
     broken.unlink()
     assert numbers(journal) == [n for n in everything() if not 10 < n <= 20]
+
+
+def test_a_file_that_lacks_rows_is_never_shown(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted again as it is on disk, before it takes the place of its segments."""
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction.SegmentWriter, "write", lambda writer, table: setattr(writer, "rows", 30))
+        with pytest.raises(OSError, match="has 0 rows instead of 30; its segments stay as they are"):
+            Compactor(journal, wall=lambda: LATER_S).turn()
+    assert [path.name for path in (journal / COMPACTED).rglob("*.parquet") if path.name[0] != "."] == []
+    assert landing(journal) == [1, 2, 3, 4, 5, 6]
+    compact(journal)
+    assert numbers(journal) == everything()
+    assert not [path for path in (journal / COMPACTED).rglob(".*") if path.is_file()]
+
+
+def test_segments_are_joined_a_section_at_a_time(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many segments there are, only some of their rows are in memory together."""
+    monkeypatch.setattr(compaction, "SECTION_ROWS", 2 * ROWS)
+    compact(journal)
+    for path in (journal / COMPACTED).rglob("*.parquet"):
+        assert [len(group) for group in sections(pq.read_metadata(path))] == [1, 1]
+        assert [pq.read_metadata(path).row_group(group).num_rows for group in range(2)] == [20, 10]
+    assert numbers(journal) == everything()
+
+
+def test_files_that_are_no_segments_are_left_alone(journal: Path) -> None:
+    """Among them is what an archiver that died had begun to write."""
+    folder = next((journal / SEGMENTS).rglob("000000000002-*")).parent
+    others = [folder / "notes.txt", folder / ".000000000002-0000000a.parquet"]
+    for path in others:
+        path.write_bytes(b"PAR1 no")
+    assert [text for report in compact(journal) for text in report.damage] == []
+    assert all(path.read_bytes() == b"PAR1 no" for path in others)
+    for path in others:
+        path.unlink()
+    assert landing(journal) == []
+    assert numbers(journal) == everything()
+
+
+def test_a_segment_that_is_gone_already_is_no_trouble(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[int] = []
+
+    def holding(readers: Readers, number: int) -> str:
+        """Somebody removes it by hand in this moment."""
+        removed.append(number)
+        next((journal / SEGMENTS).rglob(f"{number:012d}-*")).unlink()
+        return ""
+
+    monkeypatch.setattr(Readers, "holding", holding)
+    compact(journal)
+    assert sorted(removed) == [1, 2, 3, 4, 5, 6]
+    assert landing(journal) == []
+    assert numbers(journal) == everything()
 
 
 def test_compaction_may_be_killed_anywhere(

@@ -65,6 +65,19 @@ def test_only_what_is_asked_for(tmp_path: Path) -> None:
     assert found == [{"token": "t1"}]
 
 
+@pytest.mark.parametrize("is_rare", [False, True])
+def test_nobody_gets_tables_without_rows(tmp_path: Path, is_rare: bool) -> None:
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 6))
+    logs.archive()
+    logs.write(rows(6, 6))
+    for wanted in ("t3", "t9"):
+        where = pc.field("token") == wanted
+        (table,) = read_rows(tmp_path, where=where, columns=["token"], is_rare=is_rare)
+        assert table.to_pylist() == [{"token": wanted}]
+    assert list(read_rows(tmp_path, where=pc.field("token") == "nobody", is_rare=is_rare)) == []
+
+
 def test_files_of_other_hours_are_not_opened(tmp_path: Path) -> None:
     logs = Logs(tmp_path)
     logs.write(rows(0, 2, HOUR_US))

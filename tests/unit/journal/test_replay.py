@@ -65,6 +65,31 @@ def test_a_job_that_was_queued_again_is_one(tmp_path: Path) -> None:
     assert (request.body, request.outcome) == ([b"ping"], "replied")
 
 
+def test_a_job_that_ended_in_another_life_is_one_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    began, ended = life_of("life-1", NOON_US, "replied")
+    logs.write([began], life="one")
+    logs.write([msgspec.structs.replace(ended, at=NOON_US - 5_000_000)], life="two")
+    logs.archive()
+    (request,) = choose(tmp_path, Selection()).requests
+    assert (request.body, request.outcome, request.reply) == ([b"ping"], "replied", [b"pong"])
+
+
+@pytest.mark.parametrize(("later_us", "skipped"), [(HOUR_US, 0), (0, 9)])
+def test_the_last_end_of_a_job_counts_in_whatever_order_its_rows_are_read(
+    tmp_path: Path, later_us: int, skipped: int
+) -> None:
+    """The last one is the youngest; of the same moment it is the one with the highest number."""
+    logs = Logs(tmp_path)
+    again = life_of("life-1", NOON_US + later_us, "dispatched", "replied", body=b"again", reason=REVIVED)
+    logs.skip(skipped, life="two")
+    logs.write(again, life="two")
+    logs.write(life_of("life-1", NOON_US, "dispatched", "failed", body=b"first"), life="one")
+    (request,) = choose(tmp_path, Selection()).requests
+    assert (request.body, request.outcome, request.reason) == ([b"first"], "replied", None)
+    assert (request.reply, request.reply_size, request.size) == ([b"pong"], 4, 5)
+
+
 def recorded(**facts: object) -> Recorded:
     values = {"outcome": "replied", "reply": [b"pong"], "reply_size": 4, **facts}
     return Recorded("t", "echo", AT, 4, [b"ping"], **values)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import pytest
 
 from polybus.errors import JournalMissing
 from polybus.journal import trace as trace_module
+from polybus.journal.reader import read_rows
 from polybus.journal.record import NO_LINK, Row
 from polybus.journal.trace import Ambiguous, JournalMoved, Trace, trace
 from support.journals import NOON_US, SECOND_US, Logs, life_of
@@ -101,6 +102,40 @@ def test_more_than_anybody_reads(logs: Logs, monkeypatch: pytest.MonkeyPatch) ->
         logs.write(desks(life_of(f"life-{number}", NOON_US, "replied"), b"all/%d" % number))
     found = trace([logs.journal], "all")
     assert (len(found.requests), found.is_cut) == (5, True)
+
+
+def test_reading_ends_when_there_is_more_than_anybody_reads(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_module, "MOST", 5)
+    for number in range(30):
+        logs.write(desks(life_of(f"life-{number}", NOON_US, "replied"), b"all/%d" % number))
+    read: list[int] = []
+
+    def counted(*args: Any, **more: Any) -> Any:
+        read.append(0)
+        for table in read_rows(*args, **more):
+            read[-1] += 1
+            yield table
+
+    monkeypatch.setattr(trace_module, "read_rows", counted)
+    assert trace([logs.journal], "all").is_cut
+    # Each log is a table: twice as many requests as are shown, and one to know that there are more.
+    assert read[0] == 11
+
+
+def test_of_as_many_as_anybody_reads_nothing_is_left_out(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without a token, as of the broker's start, take the place of no request."""
+    monkeypatch.setattr(trace_module, "MOST", 3)
+    logs.write([Row("started", NOON_US)])
+    jobs = [desks(life_of(f"life-{n}", NOON_US, "replied"), b"all/%d" % n) for n in range(3)]
+    logs.write([rows[0] for rows in jobs])
+    logs.write([rows[1] for rows in jobs])
+    found = trace([logs.journal], "all")
+    assert not found.is_cut
+    assert [[row["what"] for row in request.rows] for request in found.requests] == [
+        ["accepted", "replied"]
+    ] * 3
 
 
 def test_three_brokers_in_a_row(tmp_path: Path) -> None:

@@ -152,6 +152,20 @@ def test_a_broken_beginning_is_restored(source: Path, tmp_path: Path) -> None:
     assert "does not begin like" in "\n".join(report.lines())
 
 
+def test_a_table_whose_definition_is_broken_costs_no_other(source: Path, tmp_path: Path) -> None:
+    before = contents(source)
+    change(
+        source,
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET sql = 'CREATE TABLE schedule (' WHERE name = 'schedule'",
+    )
+    report = salvage(source, tmp_path / "new")
+    assert not report.is_whole
+    saved = {told.table: told.saved for told in report.tables}
+    assert (saved["schedule"], lost(report, "job"), lost(report, "outcome")) == (0, 0, 0)
+    assert contents(tmp_path / "new")[0] == before[0]
+
+
 def test_nothing_that_can_be_read_is_an_empty_store_and_a_long_report(source: Path, tmp_path: Path) -> None:
     (source / files.DATABASE).write_bytes(random.Random(3).randbytes(100_000))
     (source / files.MARK).unlink()

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from polybus.errors import StoreDamaged, StoreFailed, StoreFull, StoreTooNew
 from polybus.store import files, sql
 from polybus.store.codec import CODECS
 from polybus.store.mark import Mark
-from polybus.store.sqlite import SqliteStore
+from polybus.store.sqlite import SqliteStore, _in_batches
 from polybus.store.verify import Meta, pack_meta
 from support.ledgers import job, letter, outcome, schedule, token
 
@@ -395,6 +396,65 @@ def test_a_database_that_is_mostly_empty_is_made_smaller(
     assert contents(tmp_path).jobs == [job(0, body=b"x" * 10_000)]
     assert (tmp_path / files.DATABASE).stat().st_size < 200_000
     assert contents(tmp_path).jobs == [job(0, body=b"x" * 10_000)]
+
+
+@pytest.mark.parametrize(("empty_bytes", "left"), [(10_000_000, 1), (1_000_000, 210)])
+def test_a_database_that_is_small_or_half_full_keeps_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_bytes: int, left: int
+) -> None:
+    """Making it smaller means to write it anew, at every start."""
+    monkeypatch.setattr(files, "EMPTY_BYTES", empty_bytes)
+    store = SqliteStore(tmp_path)
+    store.write([Accepted(job(n, body=b"x" * 10_000)) for n in range(400)])
+    store.write([Ended(token(n)) for n in range(left, 400)])
+    store.close()
+    size = (tmp_path / files.DATABASE).stat().st_size
+    assert len(contents(tmp_path).jobs) == left
+    assert (tmp_path / files.DATABASE).stat().st_size == size
+
+
+class Refusing:
+    """A connection whose disk takes nothing any more."""
+
+    def __init__(self, code: int) -> None:
+        self._error = sqlite3.OperationalError("no")
+        self._error.sqlite_errorcode = code
+
+    def execute(self, statement: str) -> SimpleNamespace:
+        if statement.startswith("PRAGMA wal_checkpoint"):
+            raise self._error
+        return SimpleNamespace(fetchone=lambda: (0,))
+
+
+def test_without_room_to_copy_the_log_it_is_synced_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed broker may have written to it without a sync; what is visible now must not be lost later."""
+    (tmp_path / files.LOG).write_bytes(b"a log")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    files.tidy(Refusing(sqlite3.SQLITE_FULL), tmp_path)  # type: ignore[arg-type]
+    assert synced == [(tmp_path / files.LOG).stat().st_ino]
+    # Any other trouble is told.
+    with pytest.raises(sqlite3.OperationalError, match="no"):
+        files.tidy(Refusing(sqlite3.SQLITE_IOERR), tmp_path)  # type: ignore[arg-type]
+    assert len(synced) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [(0, []), (1, [1]), (2, [4]), (4, [4]), (5, [16]), (65, [256]), (256, [256]), (260, [256, 4])],
+)
+def test_few_statements_take_all_rows_and_one_row_has_no_large_statement(rows: int, sizes: list[int]) -> None:
+    """Most commits have a row or two, and hundreds of places for them would cost more than the rows."""
+    taken: list[tuple[str, list[int]]] = []
+    db = SimpleNamespace(execute=lambda statement, values: taken.append((statement, values)))
+    values = list(range(1, 3 * rows + 1))
+    _in_batches(db, "put", "job", values, 3)  # type: ignore[arg-type]
+    assert [len(part) for _, part in taken] == [3 * size for size in sizes]
+    assert [statement for statement, _ in taken] == [sql.query("put", "job", size) for size in sizes]
+    together = [value for _, part in taken for value in part]
+    assert together == values + [0] * (len(together) - len(values))
 
 
 def test_a_backup_is_a_store(store: SqliteStore, tmp_path: Path) -> None:

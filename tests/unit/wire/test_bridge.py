@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from polybus.errors import LocalProtocolError
+from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.wire import bridge as wire
 from polybus.wire import bridge_messages as say
 from support.wire_frames import Opaque, refused
@@ -106,6 +106,20 @@ def test_every_message_has_its_length(frames: list[bytes], least: int, most: int
         wire.read([T, *frames, b"more"])
     else:
         assert refused(lambda: wire.read([T, *frames, b"more"])) == "length"
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([b"BYE"], "0 frames behind the command; it takes 1"),
+        ([b"CANCEL", b"id", b"more"], "2 frames behind the command; it takes 1"),
+        ([b"REQUEST", b"id"], "1 frames behind the command; it takes 3 or more"),
+    ],
+)
+def test_how_many_frames_a_message_takes_is_told(frames: list[bytes], words: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        wire.read([T, *frames])
+    assert str(caught.value).endswith(words)
 
 
 @pytest.mark.parametrize(
