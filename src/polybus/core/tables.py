@@ -268,7 +268,7 @@ class Tables:
         for service in self.services.values():
             self._govern(service)
             if service.queue.length:
-                # More may be allowed now, whatever the old rule waited for: it is looked at with the next tick.
+                # More may be allowed now than the old rule waited for: it is looked at with the next tick.
                 self.gates.clear(service)
                 self.gates.set(service, 0.0)
 
