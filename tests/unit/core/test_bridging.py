@@ -14,6 +14,9 @@ from polybus.core.lifecycle import RequestState
 from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions, Limits, Reason, Worker
 from support.stage import NEVER_DEAD, Stage, client, worker
 
+# A request that does not take the quickest way.
+NOTHING_SPECIAL = JobOptions()
+
 
 def bridged(limits: Limits | None = None) -> tuple[Stage, Bridging]:
     stage = Stage(limits)
@@ -39,7 +42,7 @@ def ask(
     name: str,
     request_id: str,
     service: str = "echo",
-    options: JobOptions = JobOptions(),
+    options: JobOptions = NOTHING_SPECIAL,
     **more: Any,
 ) -> None:
     """A neighbour asks for something: it is a client at the same address."""
