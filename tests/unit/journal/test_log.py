@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from polybus.errors import JournalDamaged
 from polybus.journal import lock
+from polybus.journal import log as log_module
 from polybus.journal import writer as writer_module
 from polybus.journal.log import (
     BATCH_MAGIC,
@@ -238,6 +239,27 @@ def test_batches_with_a_hole_between_them_are_not_joined(folder: Path) -> None:
     writer.start()
     assert writer.stop() == 1
     assert list(records_in(folder)) == [(1, 2, b"12"), (4, 3, b"456")]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"), [((60, 41), 2), ((60, 40), 1), ((100, 1), 2), ((1, 100), 2), ((50, 50, 50), 2)]
+)
+def test_neighbours_are_joined_only_as_long_as_readers_take_the_batch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], batches: int
+) -> None:
+    """A buffer may be larger than the largest batch; what a reader takes for damage must not be written."""
+    monkeypatch.setattr(writer_module, "MAX_BATCH_BYTES", 100)
+    monkeypatch.setattr(log_module, "MAX_BATCH_BYTES", 100)
+    writer = JournalWriter(folder, "tested", "life", {1: "ebus.frontend"}, sync_s=0.001)
+    for size in sizes:
+        writer.append(1, b"x" * size)
+    writer.start()
+    assert writer.stop() == 0
+    written = list(records_in(folder))
+    assert len(written) == batches
+    assert [first for first, _, _ in written] == [1, len(sizes)][:batches]
+    assert sum(len(payload) for _, _, payload in written) == sum(sizes)
+    assert sum(count for _, count, _ in written) == len(sizes)
 
 
 def test_a_full_disk_stops_nothing_and_the_journal_recovers(

@@ -104,6 +104,17 @@ def test_a_rare_row_is_found_behind_damage_in_what_is_looked_at(tmp_path: Path) 
     assert len(told) == 1
 
 
+def test_what_nobody_looks_for_is_not_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", rows(10))
+    damage_page(path, 0, "seq")
+    told: list[str] = []
+    where = pc.field("what") == "dead"
+    assert not list(read_segment(path, where, ["seq"], told.append, True))
+    assert not told
+    assert not list(read_segment(path, where, ["seq"], told.append))
+    assert len(told) == 1
+
+
 def test_lives_follow_one_another(tmp_path: Path) -> None:
     later = rows(60, life="a later one", first=1000)
     path = written(tmp_path / "a.parquet", pa.concat_tables([later, rows(70)]))
