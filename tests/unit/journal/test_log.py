@@ -35,6 +35,7 @@ from polybus.journal.log import (
     log_path,
     read_batches,
     read_head,
+    split_batches,
     sync_folder,
     write_batch,
     write_head,
@@ -103,6 +104,11 @@ def test_the_mark_of_a_batch_alone_proves_nothing(tmp_path: Path) -> None:
     assert first == Damage(begin, len(damaged), first.what)  # type: ignore[union-attr]
     assert isinstance(second, Batch)
     assert (second.first, second.payload) == (2, b"whole")
+
+
+def test_a_large_batch_is_read() -> None:
+    payload = bytes(2 * 1024 * 1024)
+    assert list(split_batches(write_batch(1, 1, payload), 0)) == [Batch(1, 1, payload)]
 
 
 def test_a_head_that_is_damaged_is_told(tmp_path: Path) -> None:
