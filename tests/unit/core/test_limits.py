@@ -59,8 +59,8 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
     },
     # "Of more than 1000 answers between two looks it takes one in 16."
     latency: {"ALL_OF": 1000, "ONE_IN": 16},
-    # A node is late after one and a half of its beats, and gone after four. A connection is tried twice in half
-    # a second. At most 1,024 nodes are asked at their own address at a time.
+    # A node is late after one and a half of its beats, and gone after four. A connection is tried twice in
+    # half a second. At most 1,024 nodes are asked at their own address at a time.
     leases: {"MISSED_BEATS": 4, "LATE": 1.5, "FASTEST_BEAT_S": 0.1, "NOTICE_S": 0.25, "LINES": 1024},
     ledger: {"HISTORY": 100, "REVIVED": "revived", "LEFT_OUT": "left_out", "GUARANTEED": "guaranteed"},
     logs: {
