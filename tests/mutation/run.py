@@ -17,6 +17,7 @@ The report with the diff of every survivor is `.mutants/report.md`.
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import difflib
 import hashlib
@@ -309,7 +310,7 @@ class State:
 
 
 def equivalents(everything: list[tuple[str, Mutant]]) -> dict[str, str]:
-    """What people decided about, with the reason: single mutants, and all of a constant for tuning."""
+    """What people decided about, with the reason: single mutants, small changes of constants for tuning."""
     found: dict[str, str] = {}
     decided = tomllib.loads(EQUIVALENT.read_text())
     for entry in decided.get("mutant", []):
@@ -322,13 +323,26 @@ def equivalents(everything: list[tuple[str, Mutant]]) -> dict[str, str]:
     for name, mutant in everything:
         where = (mutant.file, re.split(r"\W", mutant.before, maxsplit=1)[0])
         if not mutant.function and where in constants:
-            found[name] = constants[where]
             unused.discard(where)
+            if is_small_change(mutant):
+                found[name] = constants[where]
     files = {mutant.file for _, mutant in everything}
     for file, constant in sorted(unused):
         if file in files or not (SOURCES / "polybus" / file).exists():
             raise SystemExit(f"{EQUIVALENT.name}: there is no {constant} in {file}; remove its entry")
     return found
+
+
+def is_small_change(mutant: Mutant) -> bool:
+    """Whether a number became another one that is at most twice and at least half as large. Nothing else is
+    tuning: not `128 + 1024` for `128 * 1024`, a pause of 1.02 s for 0.02 s, or another word."""
+    if mutant.operator != "constant":
+        return False
+    source = (SOURCES / "polybus" / mutant.file).read_bytes()
+    old, new = (
+        ast.literal_eval(text) for text in (source[mutant.start : mutant.end].decode(), mutant.replacement)
+    )
+    return isinstance(old, int | float) and old > 0 and 0.5 <= new / old <= 2.0
 
 
 def reason_of(entry: dict[str, str], what: str) -> str:

@@ -145,7 +145,7 @@ def test_every_equivalent_has_a_reason(tmp_path: Path, monkeypatch: pytest.Monke
         run.equivalents([])
 
 
-def test_a_constant_for_tuning_is_equivalent_as_a_whole(
+def test_a_constant_for_tuning_is_named_once_for_all_of_its_mutants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = tmp_path / "equivalent.toml"
@@ -160,6 +160,34 @@ def test_a_constant_for_tuning_is_equivalent_as_a_whole(
     listed.write_text(entry.format("NO_SUCH_S"))
     with pytest.raises(SystemExit, match="NO_SUCH_S"):
         run.equivalents(everything)
+
+
+@pytest.mark.parametrize(
+    ("line", "equal"),
+    [
+        ("PAUSE_S = 1.0", {"PAUSE_S = 2.0"}),
+        ("PAUSE_S = 0.02", set()),
+        ("PAUSE_S = 0", set()),
+        ("PAUSE_S = True", set()),
+        ("PAUSE_S = 'word'", set()),
+        ("PAUSE_S = 1000", {"PAUSE_S = 1001", "PAUSE_S = 999"}),
+        ("PAUSE_S = 2 * 8", {"PAUSE_S = 3 * 8", "PAUSE_S = 1 * 8", "PAUSE_S = 2 * 9", "PAUSE_S = 2 * 7"}),
+        ("PAUSE_S = max(16, ask('IOV_MAX'))", {f"PAUSE_S = max({n}, ask('IOV_MAX'))" for n in (15, 17)}),
+    ],
+)
+def test_of_a_constant_for_tuning_only_small_changes_of_its_number_are_equivalent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, equal: set[str]
+) -> None:
+    source = tmp_path / "polybus" / "core" / "x.py"
+    source.parent.mkdir(parents=True)
+    source.write_text(line)
+    monkeypatch.setattr(run, "SOURCES", tmp_path)
+    monkeypatch.setattr(run, "EQUIVALENT", tmp_path / "equivalent.toml")
+    run.EQUIVALENT.write_text('[[tuning]]\nfile = "core/x.py"\nconstant = "PAUSE_S"\nreason = "A pause."\n')
+    everything = run.population(None)
+    found = run.equivalents(everything)
+    assert everything
+    assert {mutant.after.strip() for name, mutant in everything if name in found} == equal
 
 
 def test_verdicts_are_kept_until_the_code_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

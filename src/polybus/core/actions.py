@@ -144,6 +144,8 @@ class Beat(Struct, frozen=True):
 # Why a worker is dismissed that will not hear it or has no conversation to end: a dialect may be silent then.
 UNKNOWN_WORKER: Final = "unknown_worker"
 HEARTBEAT_MISSED: Final = "heartbeat_missed"
+# Begins the detail of a refusal that means: try another way.
+ELSEWHERE: Final = "elsewhere: "
 
 
 class Dismiss(Struct, frozen=True):

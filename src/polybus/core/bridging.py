@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from polybus.core import dispatching, events
-from polybus.core.actions import Dismiss, Refuse
+from polybus.core.actions import ELSEWHERE, Dismiss
 from polybus.core.attempts import requeue_one
 from polybus.core.intake import BUILT_IN
 from polybus.core.lifecycle import CANCEL, BusState, RequestState
 from polybus.core.model import Address, Reason, Service, Worker
-from polybus.core.replies import KEPT_OVERHEAD_BYTES, body_size, release_client
 from polybus.core.requests import end
 from polybus.core.routes import Path, Routes
 
@@ -37,10 +36,6 @@ FAR: Final = -(1 << 40)
 GATHER_S: Final = 0.02
 # How soon one is told again what it has just given up.
 RETELL_S: Final = 0.05
-# Begins the detail of a refusal that means: try another way.
-ELSEWHERE: Final = "elsewhere: "
-# How many of the newest refusals are looked through for one.
-LOOKED_AT: Final = 10_000
 MANAGEMENT: Final = b"mmi."
 
 
@@ -206,22 +201,6 @@ class Bridging:
         dispatching.refile(worker)
         dispatching.flow(self._bus, service, now)
         dispatching.feed(self._bus, worker, now)
-
-    def forget_refusal(self, address: Address, request_id: bytes) -> None:
-        """Keep no refusal for a neighbour that may well ask again: it was noted a moment ago, if at all."""
-        bus = self._bus
-        client = bus.clients.get(address)
-        kept = client.known.get(request_id) if client is not None else None
-        if client is None or not isinstance(kept, Refuse):
-            return
-        for position in range(len(bus.replies) - 1, max(-1, len(bus.replies) - LOOKED_AT), -1):
-            entry = bus.replies[position]
-            if isinstance(entry, tuple) and entry[2] is kept:
-                del bus.replies[position]
-                bus.replies_bytes -= body_size(kept.body) + KEPT_OVERHEAD_BYTES
-                del client.known[request_id]
-                release_client(bus, client)
-                return
 
     def answer_lost(self, client: Address, now: float) -> None:
         """A neighbour did not take an answer: rather than let it wait, the link is made anew, and it asks

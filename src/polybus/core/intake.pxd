@@ -15,4 +15,7 @@ cpdef Request accept(Tables bus, Client client, object voice, bytes request_id, 
                      object options, double now, object ttl_s=*, double delay_s=*, bint receipt=*, bint promised=*)
 
 @cython.locals(service=Service, other=Service, waiting=Py_ssize_t)
-cpdef tuple admit(Tables bus, Client client, bytes name, bytes fallback, Py_ssize_t size)
+cpdef tuple admit(Tables bus, Client client, bytes name, bytes fallback, Py_ssize_t size,
+                  bint plain=*)
+
+cpdef bint _begins_at_once(Service service) except -1

@@ -90,7 +90,7 @@ def submit(
             bus.serve(bus, address, voice, request_id, name, body, options, receipt, now)
             release_client(bus, client)
             return
-        service, refusal = admit(bus, client, name, fallback, size)
+        service, refusal = admit(bus, client, name, fallback, size, options is PLAIN_CALL)
         if service is None:
             _turn_away(bus, client, voice, request_id, name, *refusal, now)
             return
@@ -225,9 +225,9 @@ def _seen_before(
 
 
 def admit(
-    bus: Tables, client: Client, name: bytes, fallback: bytes, size: int
+    bus: Tables, client: Client, name: bytes, fallback: bytes, size: int, plain: bool = False
 ) -> tuple[Service | None, tuple[Reason, str]]:
-    """The service that takes the request, or why none does."""
+    """The service that takes the request, or why none does. `plain` is a call that is not tried again."""
     limits = bus.limits
     if bus.state is not _SERVING:
         return None, (Reason.DRAINING, "the broker is shutting down; send it again to its successor")
@@ -257,12 +257,18 @@ def admit(
             )
     # Those that wait for a time of their own cost as much as those that wait for a worker.
     waiting = service.queue.length + service.waiting
-    if waiting >= limits.queue_length:
+    if waiting >= limits.queue_length and not (plain and _begins_at_once(service)):
         return None, (
             Reason.QUEUE_FULL,
             f"{waiting} requests wait for this service; add workers or try again later",
         )
     return service, _NO_REFUSAL
+
+
+def _begins_at_once(service: Service) -> bool:
+    """Whether a plain call of a service goes to a free worker now, as `submit` does without asking here: it
+    does not wait, however many jobs wait for a time of their own."""
+    return service.policy is None and not service.queue.length and service.roster.best() is not None
 
 
 def _turn_away(

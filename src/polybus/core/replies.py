@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from polybus.core.actions import Answer, Refuse
+from polybus.core.actions import ELSEWHERE, Answer, Refuse
+from polybus.core.model import Reason
 from polybus.core.records import Client
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ def keep(bus: Tables, client: Client, answer: Answer, now: float) -> None:
 
 def keep_refusal(bus: Tables, client: Client, refusal: Refuse, now: float) -> None:
     """The same for a request that was not answered by a worker: rare, so it is noted beside it."""
+    if refusal.reason is Reason.UNDELIVERABLE and refusal.detail.startswith(ELSEWHERE):
+        # It is given back to a neighbour. Should that send it again, it is no repetition.
+        del client.known[refusal.request_id]
+        release_client(bus, client)
+        return
     client.known[refusal.request_id] = refusal
     bus.note_reply((now, client, refusal))
     bus.replies_bytes += body_size(refusal.body) + _OVERHEAD

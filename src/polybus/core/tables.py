@@ -272,8 +272,9 @@ class Tables:
         self.policies = policies
         for service in self.services.values():
             self._govern(service)
-            if service.queue.length and not service.slot:
-                # More may be allowed now: it is looked at with the next tick.
+            if service.queue.length:
+                # More may be allowed now than the old rule waited for: it is looked at with the next tick.
+                self.gates.clear(service)
                 self.gates.set(service, 0.0)
 
     def _govern(self, service: Service) -> None:

@@ -17,8 +17,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from polybus.core import events
-from polybus.core.actions import Beat, Fanout, Refuse, Say
-from polybus.core.bridging import ELSEWHERE, Advertise, Bridging, Parted
+from polybus.core.actions import ELSEWHERE, Beat, Fanout, Refuse, Say
+from polybus.core.bridging import Advertise, Bridging, Parted
 from polybus.core.bus import Bus
 from polybus.core.intake import submit
 from polybus.core.lifecycle import BusState

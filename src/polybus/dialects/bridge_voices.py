@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from polybus.core.actions import Answer, Beat, Dismiss, Refuse, Stop, Stream
-from polybus.core.bridging import ELSEWHERE, Advertise, Bridging
+from polybus.core.actions import ELSEWHERE, Answer, Beat, Dismiss, Refuse, Stop, Stream
+from polybus.core.bridging import Advertise, Bridging
 from polybus.core.lifecycle import ABSENT
 from polybus.core.model import Address, Reason, Request, Worker
 from polybus.dialects.context import options_for_ours
@@ -135,10 +135,8 @@ class Peer(Voice):
     # -- as a client --------------------------------------------------------------------------------
 
     def give_back(self, request_id: bytes, service: bytes, detail: str) -> Message:
-        """It strikes the service from its list; if we can still reach it, it is told so again. Should it send
-        the request again, that is no repetition."""
+        """It strikes the service from its list; if we can still reach it, it is told so again."""
         self._bridging.retell(self.name, service)
-        self._bridging.forget_refusal(self.address, request_id)
         return [*self.lead, *wire.write_return(request_id, detail)]
 
 

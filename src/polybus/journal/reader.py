@@ -250,24 +250,43 @@ def read_segment(
     told: Told,
     is_rare: bool = False,
 ) -> Iterator[pa.Table]:
-    """The rows of a segment in the order of their numbers, with every checksum looked at."""
+    """The rows of a segment in the order of their numbers, with every checksum looked at. What is damaged
+    costs the rows of its section and no others."""
     wanted = None if columns is None else list(dict.fromkeys([*columns, *_ORDER]))
     try:
         data = ds.dataset(path, schema=SCHEMA, format=_CHECKED)
-        if is_rare and not data.count_rows(filter=where):
-            return
         (whole,) = data.get_fragments()
-        for groups in sections(whole.metadata):
-            part = whole.subset(row_group_ids=list(groups), schema=SCHEMA)
-            found = part.to_table(SCHEMA, filter=where, columns=wanted, fragment_scan_options=_LOOK)
-            if found.num_rows:
-                yield in_order(found) if columns is None else in_order(found).select(list(columns))
-    except FileNotFoundError:
-        raise JournalMoved(path) from None
+        metadata = whole.metadata
     except (OSError, pa.ArrowException) as error:
-        if not path.exists():
-            raise JournalMoved(path) from None
-        told(f"{path}: the segment cannot be read: {str(error).splitlines()[0]}")
+        _tell(path, "the segment", error, told)
+        return
+    if is_rare and _is_without(data, where):
+        return
+    for groups in sections(metadata):
+        part = whole.subset(row_group_ids=list(groups), schema=SCHEMA)
+        try:
+            found = part.to_table(SCHEMA, filter=where, columns=wanted, fragment_scan_options=_LOOK)
+        except (OSError, pa.ArrowException) as error:
+            count = sum(metadata.row_group(group).num_rows for group in groups)
+            _tell(path, f"{count} of the segment's {metadata.num_rows} rows", error, told)
+            continue
+        if found.num_rows:
+            yield in_order(found) if columns is None else in_order(found).select(list(columns))
+
+
+def _is_without(data: ds.Dataset, where: pc.Expression | None) -> bool:
+    """Whether no row of a segment is wanted; False if that cannot be told, because one of them is damaged."""
+    try:
+        return not data.count_rows(filter=where)
+    except (OSError, pa.ArrowException):
+        return False
+
+
+def _tell(path: Path, what: str, error: Exception, told: Told) -> None:
+    """Tell what of a segment cannot be read, unless the segment was moved away meanwhile."""
+    if isinstance(error, FileNotFoundError) or not path.exists():
+        raise JournalMoved(path) from None
+    told(f"{path}: {what} cannot be read: {str(error).splitlines()[0]}")
 
 
 def read_logs(

@@ -243,13 +243,15 @@ class JournalWriter:
         pieces: list[bytes] = []
         at = 0
         while at < len(taken):
-            # Neighbours become one batch, unless numbers are missing in between.
+            # Neighbours become one batch, unless numbers are missing in between or it would be too large.
             first, count, payload = taken[at]
             payloads = [payload]
+            room = MAX_BATCH_BYTES - len(payload)
             at += 1
-            while at < len(taken) and taken[at][0] == first + count:
+            while at < len(taken) and taken[at][0] == first + count and len(taken[at][2]) <= room:
                 count += taken[at][1]
                 payloads.append(taken[at][2])
+                room -= len(taken[at][2])
                 at += 1
             # Joined, so that the checksum is one call: each lets go of the interpreter and asks for it again.
             payload = b"".join(payloads)

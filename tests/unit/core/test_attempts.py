@@ -941,3 +941,15 @@ def test_at_the_end_of_a_broker_all_starts_are_written(patient: LedgerStage) -> 
     assert starts(patient) == [(patient.token("c", "1"), 1, "w")]
     patient.restart()
     assert patient.request("c", "1").state is RequestState.ORPHANED
+
+
+def test_a_job_that_is_due_before_it_is_on_disk_waits_for_the_disk(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.job("j", delay_s=0.1)
+    stage.wait(1.0)
+    assert stage.nothing()
+    assert stage.job_request("j").state is RequestState.ACCEPTED
+    stage.write()
+    stage.wait(0.1)
+    assert len(stage.actions(act.Deliver)) == 1
+    check(stage)

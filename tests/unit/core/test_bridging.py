@@ -8,10 +8,14 @@ import pytest
 
 from polybus.core import actions as act
 from polybus.core import events
-from polybus.core.bridging import ELSEWHERE, FAR, GATHER_S, RETELL_S, Advertise, Bridging, Parted, Patterns
+from polybus.core.actions import ELSEWHERE
+from polybus.core.bridging import FAR, GATHER_S, RETELL_S, Advertise, Bridging, Parted, Patterns
 from polybus.core.lifecycle import RequestState
-from polybus.core.model import Heartbeat, JobOptions, Limits, Reason, Worker
+from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions, Limits, Reason, Worker
 from support.stage import NEVER_DEAD, Stage, client, worker
+
+# A request that does not take the quickest way.
+NOTHING_SPECIAL = JobOptions()
 
 
 def bridged(limits: Limits | None = None) -> tuple[Stage, Bridging]:
@@ -33,11 +37,17 @@ def link(stage: Stage, name: str, **offers: tuple[str, ...]) -> Worker:
     return held
 
 
-def ask(stage: Stage, name: str, request_id: str, service: str = "echo", **more: Any) -> None:
+def ask(
+    stage: Stage,
+    name: str,
+    request_id: str,
+    service: str = "echo",
+    options: JobOptions = NOTHING_SPECIAL,
+    **more: Any,
+) -> None:
     """A neighbour asks for something: it is a client at the same address."""
-    stage.do(
-        events.Submit(worker(name), name, request_id.encode(), service.encode(), [b"x"], JobOptions(), **more)
-    )
+    asked = (request_id.encode(), service.encode(), [b"x"], options)
+    stage.do(events.Submit(worker(name), name, *asked, **more))
 
 
 def test_a_worker_of_a_bridged_broker_is_announced_before_it_is_given_work() -> None:
@@ -161,32 +171,46 @@ def test_a_request_that_is_given_back_goes_to_the_next_nearest() -> None:
     assert stage.delivered() == [("C", "1")]
 
 
-def test_a_refusal_for_a_neighbour_is_not_kept_and_others_are() -> None:
-    stage, bridging = bridged()
+@pytest.mark.parametrize("options", [PLAIN_CALL, JobOptions()])
+def test_what_is_given_back_to_a_neighbour_is_not_kept_and_other_refusals_are(options: JobOptions) -> None:
+    stage, _ = bridged()
     link(stage, "B")
+    stage.worker("w")
+    ask(stage, "B", "0", "nobody", ttl_s=1.0, options=options)
     for request_id in ("1", "2"):
-        ask(stage, "B", request_id, ttl_s=1.0)
-    stage.submit("c", "1", ttl_s=1.0)
+        ask(stage, "B", request_id, options=options)
+    stage.submit("c", "1", "nobody", ttl_s=1.0)
     stage.wait(1.2)
-    assert len(stage.actions(act.Refuse)) == 3
-    held_bytes = stage.bus.replies_bytes
-    for address, asked in [((9, b"nobody"), b"1"), (worker("B"), b"3")]:
-        bridging.forget_refusal(address, asked)
-    assert (len(stage.bus.replies), stage.bus.replies_bytes) == (3, held_bytes)
-    bridging.forget_refusal(worker("B"), b"1")
-    assert set(stage.bus.clients[worker("B")].known) == {b"2"}
-    assert (len(stage.bus.replies), stage.bus.replies_bytes) == (2, held_bytes * 2 // 3)
-    bridging.forget_refusal(worker("B"), b"2")
-    assert set(stage.bus.clients) == {client("c")}
+    assert len(stage.actions(act.Refuse)) == 2
+    held = (len(stage.bus.replies), stage.bus.replies_bytes)
+    assert held[0] == 2
+    stage.gone("w")
+    stage.wait(GATHER_S + 0.05)
+    assert {refusal.request_id for refusal in stage.actions(act.Refuse)} == {b"1", b"2"}
+    assert set(stage.bus.clients[worker("B")].known) == {b"0"}
+    assert (len(stage.bus.replies), stage.bus.replies_bytes) == held
     # It may ask again with the same id.
     stage.worker("w")
+    stage.nothing()
     ask(stage, "B", "1")
     assert stage.delivered() == [("w", "1")]
     stage.result("w")
     assert stage.one(act.Answer).request_id == b"1"
-    bridging.forget_refusal(worker("B"), b"1")
+    for request_id in ("0", "1"):
+        ask(stage, "B", request_id)
+    assert stage.one(act.Refuse).reason is Reason.EXPIRED, "what was refused here is kept"
+    assert stage.one(act.Answer).request_id == b"1", "and so is an answer"
+
+
+def test_of_a_neighbour_of_which_nothing_is_kept_nothing_is_left() -> None:
+    stage, _ = bridged()
+    link(stage, "B")
+    stage.worker("w")
     ask(stage, "B", "1")
-    assert stage.one(act.Answer).request_id == b"1", "an answer is kept"
+    stage.gone("w")
+    assert set(stage.bus.clients) == {worker("B")}
+    stage.wait(GATHER_S + 0.05)
+    assert not stage.bus.clients
 
 
 def test_the_link_to_a_neighbour_that_does_not_read_is_made_anew() -> None:

@@ -308,3 +308,21 @@ def test_a_worker_that_cannot_be_asked_frees_the_name_among_all_that_it_offers()
     stage.do(events.Unasked(peer("old")))
     assert stage.one(act.Approve).node == peer("new")
     assert set(stage.bus.workers) == {peer("new")}
+
+
+def test_a_connection_is_tried_twice_within_half_a_second_whatever_else_is_to_be_decided() -> None:
+    stage = Stage()
+    register(stage, "n", "p")
+    register(stage, "m", "old", talking("m", "old"))
+    describe(stage, "doubtful")
+    began = stage.now
+    # Sixteenths of a second are exact as floating-point numbers.
+    stage.wait(0.125, step=0.0625)
+    stage.do(events.Register(peer("new"), "new", b"m", {"ip": "10.0.0.1", "port": 1}, 1.0))
+    asked = [one for one in stage.actions(act.Ask) if one.peer == peer("p")]
+    while not (denied := stage.actions(act.Deny)):
+        stage.wait(0.0625, step=0.0625)
+        asked += [one for one in stage.actions(act.Ask) if one.peer == peer("p")]
+    assert [one.node for one in denied] == [peer("stranger")]
+    assert stage.now - began == 0.5
+    assert len(asked) == 2

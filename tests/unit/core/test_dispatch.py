@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polybus.core import events
+from polybus.core import events, requests
+from polybus.core.lifecycle import WorkerState
 from support.stage import NEVER_DEAD, Stage, worker
 
 
@@ -137,3 +138,22 @@ def test_only_who_offers_a_service_gets_its_requests() -> None:
     stage.worker("w", "other", credit=9)
     stage.submit("c", "1")
     assert stage.nothing()
+
+
+def test_a_resting_worker_gets_one_request_for_each_answer_of_a_message() -> None:
+    stage = Stage()
+    held = stage.worker("w", grants_slots=True)
+    for number in range(10):
+        stage.do(events.Slot(worker("w"), "w"))
+        stage.submit("c", str(number))
+    for number in (9, 8, 7):
+        stage.do(events.WorkerFull(worker("w"), stage.token("c", str(number))))
+    assert (held.state, held.free) == (WorkerState.CONGESTED, 3)
+    for number in (10, 11, 12):
+        stage.submit("c", str(number))
+    stage.delivered()
+    for number in (0, 1):
+        requests.finish(stage.bus, worker("w"), stage.token("c", str(number)), [b"done"], stage.now, True)
+    requests.give_slots(stage.bus, worker("w"), 2, stage.now)
+    stage.do(events.Tick())
+    assert stage.delivered() == [("w", "7"), ("w", "8")]

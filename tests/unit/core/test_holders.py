@@ -815,4 +815,22 @@ def test_so_many_workers_that_rest_are_remembered(monkeypatch: pytest.MonkeyPatc
     for name in "uvw":
         stage.result("quick", stage.token("c", name))
     assert set(stage.bus.resting) == {worker("v"), worker("w")}
+
+
+def test_a_silent_worker_that_is_back_has_the_whole_time_to_its_next_beat(stage: Stage) -> None:
+    """Also if what it said is of no use any more."""
+    stage.worker("w", heartbeat=Heartbeat(7.5, 2.5), credit=2)
+    for number in "12":
+        stage.submit("c", number)
+    token = stage.token("c", "1")
+    stage.wait(8.0)
+    assert worker("w") in stage.bus.silent
+    stage.do(events.Cancel(client("c"), b"1"))
+    stage.wait(1.0)
+    stage.part("w", token)
+    assert stage.bus.counters.late == 1
+    stage.wait(7.0)
+    assert worker("w") in stage.bus.workers
+    stage.wait(1.0)
+    assert worker("w") not in stage.bus.workers
     check(stage)

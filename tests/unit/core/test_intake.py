@@ -275,6 +275,40 @@ def test_nothing_new_while_draining_but_what_is_known() -> None:
 # -- another queue takes it ---------------------------------------------------------------------------
 
 
+def full_of_jobs_that_pause(queue_length: int) -> Stage:
+    """As many jobs as allowed wait for their next attempt, and the worker is free."""
+    stage = Stage(Limits(queue_length=queue_length, held_bytes=5 * queue_length + 5))
+    stage.worker("w")
+    for number in range(queue_length):
+        stage.submit("c", f"job{number}", body=[b"12345"], options=JobOptions(retries=1, backoff_s=60.0))
+        stage.fail("w", stage.token("c", f"job{number}"))
+    stage.delivered()
+    assert stage.bus.services[b"echo"].waiting == queue_length
+    return stage
+
+
+@pytest.mark.parametrize("body", [b"1234", b"12345"])
+@pytest.mark.parametrize("service", ["echo", "unknown"])
+def test_a_call_that_a_free_worker_takes_is_not_held_up_by_jobs_that_pause(service: str, body: bytes) -> None:
+    """The same for a call that just fits into memory and one that comes to the service as its fallback."""
+    stage = full_of_jobs_that_pause(2)
+    stage.submit("c", "call", service, body=[body], fallback=b"echo")
+    assert stage.delivered() == [("w", "call")]
+    # The next one would have to wait.
+    stage.submit("c", "another", service, body=[b""], fallback=b"echo")
+    assert stage.one(act.Refuse).reason is Reason.QUEUE_FULL
+
+
+def test_what_may_wait_again_is_refused_while_as_many_wait_as_allowed() -> None:
+    stage = full_of_jobs_that_pause(2)
+    stage.submit("c", "job", body=[b"12345"], options=JobOptions(retries=1))
+    assert stage.one(act.Refuse).reason is Reason.QUEUE_FULL
+    stage.bus.change_policies([("echo", QueuePolicy(retries=1))])
+    stage.submit("c", "call", body=[b"12345"])
+    assert stage.one(act.Refuse).reason is Reason.QUEUE_FULL
+    assert stage.nothing()
+
+
 def test_the_fallback_takes_what_nobody_offers() -> None:
     stage = Stage()
     stage.worker("w", "default")

@@ -149,6 +149,21 @@ def test_a_topic_that_comes_back_is_there_once_although_its_name_was_kept() -> N
 # -- the disk -----------------------------------------------------------------------------------------
 
 
+def test_a_topic_that_left_does_not_have_all_others_put_in_order_again() -> None:
+    """With 100,000 topics that would hold up the bus with every look-up."""
+    last = LastValues()
+    for number in range(1000):
+        put(last, b"%04d" % number)
+    assert len(names(last)) == 1000
+    order = last._sorted
+    for number in range(700):
+        last.remove(b"%04d" % number)
+        assert len(last.topics(b"")) == 999 - number
+        if number < 200:
+            assert last._sorted is order
+    assert last._sorted is not order, "but when many have left"
+
+
 def lines(stage: Stage) -> list[Valued | Unvalued]:
     """What was noted about values since the last look."""
     found = [line for line in stage.bus.lines if isinstance(line, Valued | Unvalued)]

@@ -8,8 +8,10 @@ import pytest
 
 from polybus.core import (
     actions,
+    bridging,
     cron,
     desk,
+    dispatching,
     durable,
     entries,
     envelope,
@@ -17,6 +19,7 @@ from polybus.core import (
     flows,
     job_views,
     last_values,
+    latency,
     leases,
     ledger,
     logs,
@@ -26,6 +29,7 @@ from polybus.core import (
     rows,
     schedules,
     scheduling,
+    tables,
     topics,
 )
 from polybus.core.model import JobOptions, Limits, Reason
@@ -38,12 +42,26 @@ MODULES = (
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
 FIGURES: dict[ModuleType, dict[str, object]] = {
+    # "Neighbours are told within 20 ms."
+    bridging: {"GATHER_S": 0.02},
     cron: {"MAX_TEXT": 255},
+    # A job that takes less than 0.1 s is never written down as started.
+    dispatching: {"LINGER_S": 0.1},
     envelope: {"MAX_HEAD_BYTES": 16 * MIB},
     job_views: {"PREVIEW_BYTES": KIB, "PREVIEW_FRAMES": 16},
-    last_values: {"COUNT": 100_000, "BYTES": 256 * MIB, "OVERHEAD_BYTES": 500},
-    # A node is late after one and a half of its beats, and gone after four.
-    leases: {"MISSED_BEATS": 4, "LATE": 1.5, "FASTEST_BEAT_S": 0.1},
+    # "About once a second and 5,000 topics at a time."
+    last_values: {
+        "COUNT": 100_000,
+        "BYTES": 256 * MIB,
+        "OVERHEAD_BYTES": 500,
+        "NOTE_EVERY_S": 1.0,
+        "NOTED_AT_ONCE": 5_000,
+    },
+    # "Of more than 1000 answers between two looks it takes one in 16."
+    latency: {"ALL_OF": 1000, "ONE_IN": 16},
+    # A node is late after one and a half of its beats, and gone after four. A connection is tried twice in
+    # half a second. At most 1,024 nodes are asked at their own address at a time.
+    leases: {"MISSED_BEATS": 4, "LATE": 1.5, "FASTEST_BEAT_S": 0.1, "NOTICE_S": 0.25, "LINES": 1024},
     ledger: {"HISTORY": 100, "REVIVED": "revived", "LEFT_OUT": "left_out", "GUARANTEED": "guaranteed"},
     logs: {
         "LEVELS": ("debug", "info", "warning", "error", "critical"),
@@ -57,6 +75,7 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "LOGGER_CHARS": 255,
         "LOG_TOPICS": b"log/",
         "UNKNOWN_NODE": "unknown",
+        "BEHIND": 5_000,
     },
     monitor: {
         "TOPIC": b"polybus/monitor/",
@@ -64,6 +83,8 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "ABOUT_NODES": ("node_up", "node_late", "node_down", "node_denied"),
         "COUNTED": ("accepted", "replied", "failed", "rejected", "expired", "published"),
         "LISTED": 1000,
+        "NAMED": 10,
+        "LOOKED_THROUGH": 5_000,
     },
     schedules: {
         "PUNCTUAL_S": 5.0,
@@ -78,7 +99,15 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "MOVED": "moved",
         "POSTPONED": "postponed",
     },
+    # What finds no room stays due and is tried again every second.
+    scheduling: {"TRY_AGAIN_S": 1.0},
+    # Deadlines of plain requests are looked at every 100 ms; the monitor's summary comes every second.
+    tables: {"BUSY_TICK_S": 0.1, "IDLE_TICK_S": 1.0},
     topics: {"OTHER_TOPICS": b"(other)", "OWN_TOPICS": b"polybus/"},
+}
+MAGNITUDES: dict[ModuleType, dict[str, float]] = {
+    bridging: {"RETELL_S": 0.05},
+    logs: {"READ_BYTES": 128 * KIB},
 }
 
 # The defaults of docs/reference/settings.md.
@@ -150,6 +179,14 @@ MEANINGS: dict[str, object] = {
 )
 def test_figures_and_words_are_what_the_documents_say(module: ModuleType, name: str) -> None:
     assert getattr(module, name) == FIGURES[module][name]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, sizes in MAGNITUDES.items() for name in sizes]
+)
+def test_what_no_document_names_has_its_order_of_magnitude(module: ModuleType, name: str) -> None:
+    about = MAGNITUDES[module][name]
+    assert about / 2 <= getattr(module, name) <= about * 2
 
 
 def test_a_field_that_is_left_out_says_nothing_unless_it_is_listed() -> None:

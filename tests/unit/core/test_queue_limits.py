@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, requests
 from polybus.core.model import Heartbeat, JobOptions, QueuePolicy, Reason
 from support import invariants
 from support.stage import LedgerStage, worker
@@ -122,6 +122,28 @@ def test_whatever_ends_one_lets_the_next_begin(stage: LedgerStage, how: str) -> 
     check(stage)
 
 
+def test_a_place_that_gets_free_goes_to_the_least_loaded_not_to_who_answered(stage: LedgerStage) -> None:
+    """A worker that sends several answers at once gets new requests after the last of them."""
+    stage.queue_rules(echo=QueuePolicy(concurrency=4))
+    for name, slots in (("a", 3), ("b", 1)):
+        stage.worker(name, grants_slots=True)
+        for number in range(slots):
+            stage.do(events.Slot(worker(name), name))
+            stage.submit("c", f"{name}{number}")
+    for name in "ab":
+        for _ in range(2):
+            stage.do(events.Slot(worker(name), name))
+    stage.submit("c", "last")
+    assert [name for name, _ in stage.delivered()] == ["a", "a", "a", "b"]
+    requests.finish(stage.bus, worker("a"), stage.token("c", "a0"), [b"done"], stage.now, True)
+    stage.do(events.Tick())
+    assert stage.delivered() == [("b", "last")]
+    requests.give_slots(stage.bus, worker("a"), 1, stage.now)
+    stage.do(events.Tick())
+    assert not stage.delivered()
+    check(stage)
+
+
 def test_a_rule_that_changes_holds_at_once(stage: LedgerStage) -> None:
     stage.queue_rules(echo=QueuePolicy(concurrency=1))
     stage.worker("w", credit=10)
@@ -135,6 +157,43 @@ def test_a_rule_that_changes_holds_at_once(stage: LedgerStage) -> None:
     stage.wait(0.1)
     assert len(stage.delivered()) == 3
     check(stage)
+
+
+@pytest.mark.parametrize("rules", [{}, {"echo": QueuePolicy(rate_per_s=50.0)}])
+def test_a_slow_rate_that_is_removed_or_raised_holds_up_nothing_more(
+    stage: LedgerStage, rules: dict[str, QueuePolicy]
+) -> None:
+    stage.queue_rules(echo=QueuePolicy(rate_per_s=0.01))
+    stage.worker("w", credit=2)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    assert stage.delivered() == [("w", "1")]
+    stage.queue_rules(**rules)
+    assert stage.bus.next_at(stage.now) <= stage.now
+    stage.wait(0.1)
+    assert stage.delivered() == [("w", "2")]
+    check(stage)
+
+
+def test_a_rate_that_is_lowered_holds_for_what_waits(stage: LedgerStage) -> None:
+    stage.queue_rules(echo=QueuePolicy(rate_per_s=0.2))
+    stage.worker("w", credit=2)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    assert stage.delivered() == [("w", "1")]
+    stage.queue_rules(echo=QueuePolicy(rate_per_s=0.1))
+    stage.wait(9.8)
+    assert not stage.delivered()
+    stage.wait(0.4)
+    assert stage.delivered() == [("w", "2")]
+    check(stage)
+
+
+def test_after_a_change_of_rules_only_queues_with_requests_are_looked_at(stage: LedgerStage) -> None:
+    stage.worker("w", credit=2)
+    stage.submit("c", "1")
+    stage.queue_rules(echo=QueuePolicy(concurrency=1))
+    assert stage.bus.next_at(stage.now) > stage.now
 
 
 def test_a_queue_with_a_rule_does_not_hold_up_the_others_of_its_worker(stage: LedgerStage) -> None:

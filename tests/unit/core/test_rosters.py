@@ -28,6 +28,19 @@ def test_a_worker_counts_the_services_that_it_shares() -> None:
     assert again.contested == 0
 
 
+def test_weights_that_nobody_has_any_more_are_forgotten() -> None:
+    """Workers choose their weights. Every one that is left behind would be looked at for every request."""
+    stage = Stage()
+    stage.worker("v", "a", weight=0)
+    for weight in range(1, 1000):
+        stage.worker("w", "a", weight=weight)
+    roster = stage.bus.services[b"a"].roster
+    assert sorted(roster._tiers) == [0, 999]
+    for name in ("v", "w"):
+        stage.gone(name)
+    assert not roster._tiers
+
+
 @pytest.mark.parametrize(
     ("silences", "silent", "state"),
     [

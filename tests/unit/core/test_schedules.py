@@ -163,6 +163,14 @@ def test_a_run_that_was_put_off_is_not_lost_among_old_times() -> None:
 # -- missed -----------------------------------------------------------------------------------
 
 
+def test_a_run_does_not_put_all_schedules_in_order_again() -> None:
+    """With 10,000 schedules that would hold up the bus for as long as many are due."""
+    made = engine(*(replace(MINUTE, key=f"{n:04}") for n in range(100)))
+    order = made._order
+    assert len(made.due(WALL + 60)) == 100
+    assert made._order is order
+
+
 def test_what_was_missed_is_one_late_run() -> None:
     made = engine(MINUTE, NOON)
     runs = {run.entry.key: run for run in made.due(WALL + 3 * 86_400 + 630)}

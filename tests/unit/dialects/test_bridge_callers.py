@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from polybus.core.actions import Answer, Refuse, Stream
-from polybus.core.bridging import ELSEWHERE, Parted
+from polybus.core.actions import ELSEWHERE, Answer, Refuse, Stream
+from polybus.core.bridging import Parted
 from polybus.core.model import Limits, Reason
 from polybus.dialects.bridge import Carry
 from support.bridges import Island, World
@@ -120,20 +120,24 @@ def test_services_of_a_neighbour_that_are_too_many_stay_unknown_and_are_counted(
     assert a.neighbours == ["B"]
 
 
-def test_a_refusal_that_is_forgotten_leaves_nothing_behind() -> None:
-    """The neighbour may ask again under the same name: that is no repetition."""
-    _, _, b, request = asked()
-    bridging = b.bus.bridging
-    assert bridging is not None
-    address, name = request.client.address, request.request_id
-    # A request that is under way is no refusal, and stays known.
-    bridging.forget_refusal(address, name)
-    assert b.bus.clients[address].known[name] is request
-    bridging.forget_refusal((99, b"nobody"), name)
-    b.answer("w", b.order("w"), b"hi")
-    # Nor is an answer.
-    bridging.forget_refusal(address, name)
-    assert name in b.bus.clients[address].known
+def test_of_what_is_given_back_nothing_is_kept_however_much_it_is() -> None:
+    """The neighbour may ask again under the same names: that is no repetition."""
+    many = 10_050
+    world, a, b = pair(credit=20_000)
+    b.worker("w", "echo", credit=1)
+    world.wait(0.1)
+    for number in range(many):
+        a.ask("c", str(number), "echo")
+    world.run()
+    (client,) = b.bus.clients.values()
+    assert len(client.outstanding) == many
+    b.leave("w")
+    world.wait(0.2)
+    assert a.bus.request_count == many
+    assert not client.known
+    assert not b.bus.clients
+    assert (len(b.bus.replies), b.bus.replies_bytes) == (0, 0)
+    assert b.bus.counters.cancelled == many
 
 
 def test_what_is_given_back_is_asked_anew_when_the_service_is_there_again() -> None:

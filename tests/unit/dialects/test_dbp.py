@@ -7,7 +7,7 @@ import json
 import pytest
 
 from polybus.core import events
-from polybus.core.actions import Dismiss
+from polybus.core.actions import Answer, Dismiss
 from polybus.core.model import Limits
 from support.network import DBP, DOUBLE, FLOAT, MDP, TEXT, Network
 
@@ -659,3 +659,13 @@ def test_an_update_for_a_service_whose_socket_is_closed_says_what_to_do(net: Net
     assert b"register again with 10.0.0.7:5247 as ip and port, which gets the name" in reason
     # So it is.
     net.serve(b"anew", "Gondor")
+
+
+@pytest.mark.parametrize("name", [b"", b"Gondor", b"Mordor", b"polybus.broker"])
+def test_an_answer_about_services_has_no_request_id(net: Network, name: bytes) -> None:
+    """An answer that cannot be delivered is noted with its id, and a client of DBP has none."""
+    net.serve(b"s", "Gondor")
+    net.ears[DBP].receive(DBP, [b"curious", b"", b"u_U", FLOAT, name], net.now)
+    (answer,) = net.bus.take()
+    assert isinstance(answer, Answer)
+    assert (answer.client, answer.service, answer.request_id) == ((DBP, b"curious"), name, b"")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from polybus.core.actions import UNKNOWN_WORKER, Dismiss
 from polybus.core.ledger import NodeEntry
 from polybus.dialects.dbp import NOBODY, Dbp
 from support.network import DBP, DOUBLE, FLOAT, OUT, TEXT, WALL_S, Network
@@ -136,3 +137,17 @@ def test_a_refused_exit_is_counted(net: Network) -> None:
     net.say(b"c", b"<\\3", b"")
     assert net.reply(b"c")[0] == b"OmO"
     assert net.bus.counters.rejected == 1
+
+
+def test_a_heartbeat_without_a_name_from_a_node_whose_lease_ended_is_told_to_register(net: Network) -> None:
+    """It has a call still, whose answer counts, but it is no node any more."""
+    net.serve(b"s", "Gondor", heartbeat=1.0)
+    net.say(b"client", b"u_U", b"Gondor", b"work")
+    assert net.reply(b"s")[0] == b"u_U"
+    net.wait(6.0)
+    assert not net.bus.nodes
+    assert (DBP, b"s") in net.bus.silent
+    net.ears[DBP].receive(DBP, [b"s", b"", b"<3", FLOAT], net.now)
+    (dismissed,) = net.bus.take()
+    assert isinstance(dismissed, Dismiss)
+    assert (dismissed.peer, dismissed.reason) == ((DBP, b"s"), UNKNOWN_WORKER)

@@ -17,7 +17,16 @@ from polybus.journal.archiver import OPEN_LOGS, SEGMENTS
 from polybus.journal.compaction import INTENT, Compaction, Compactor
 from polybus.journal.reader import segment_files
 from polybus.journal.record import Row
-from polybus.journal.retention import COMPACTED, READERS, RETAINED, STALE_S, Readers, Removal, Retention
+from polybus.journal.retention import (
+    COMPACTED,
+    READERS,
+    RETAINED,
+    STALE_S,
+    Readers,
+    Removal,
+    Retention,
+    ranges_of,
+)
 from polybus.journal.segment import sections
 from support.journals import HOUR_US, NOON_US, Logs
 from support.killing import every_step
@@ -93,6 +102,16 @@ def test_small_segments_of_an_hour_become_one_file(journal: Path) -> None:
     assert numbers(journal) == everything()
     assert landing(journal) == []
     assert compact(journal) == [Compaction()]
+
+
+def test_no_file_claims_segments_of_another_when_one_cannot_be_read(tmp_path: Path) -> None:
+    journal = landed(tmp_path, hours=1, segments=7)
+    paths = sorted((journal / SEGMENTS).rglob("*.parquet"))
+    paths[1].write_bytes(flipped(paths[1]))
+    compact(journal, file_bytes=3 * max(path.stat().st_size for path in paths) + 10)
+    claimed = sorted(ranges_of((journal / COMPACTED).rglob("*.parquet")))
+    assert claimed == [(3, 5), (6, 7)]
+    assert landing(journal) == [1, 2]
 
 
 def test_an_hour_that_has_not_ended_is_left_alone(journal: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from polybus.journal import (
     archive,
     archiver,
+    batches,
     compaction,
     fates,
     lock,
@@ -39,6 +40,7 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "SEGMENTS": "segments",
         "OPEN_LOGS": "open",
         "HOUR_US": 3600 * 1_000_000,
+        "SEGMENT_ROWS": 100_000,
     },
     compaction: {"INTENT": "compaction.json"},
     lock: {"LOCK": "archiver.lock"},
@@ -46,6 +48,7 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "MAGIC": b"PBJRNL1\n",
         "BATCH_MAGIC": b"PBJB",
         "MAX_HEAD_BYTES": 64 * 1024,
+        "MAX_BATCH_BYTES": 256 * MIB,
         "PLAN": "plan.json",
         "STATE": "archived.json",
         "OPEN": ".open",
@@ -75,8 +78,22 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "STALE_S": 7 * DAY_S,
         "DAY_S": DAY_S,
     },
-    # A log is finished every second, or once a minute if the broker has no archiver.
-    writer: {"ROLL_S": 1.0, "SLOW_ROLL_S": 60.0, "WAITING_BYTES": 256 * MIB},
+    # A log is finished every second, or once a minute if the broker has no archiver, or with 32 MiB. A disk
+    # that failed is tried again every second.
+    writer: {
+        "ROLL_S": 1.0,
+        "SLOW_ROLL_S": 60.0,
+        "WAITING_BYTES": 256 * MIB,
+        "ROLL_BYTES": 32 * MIB,
+        "RETRY_S": 1.0,
+    },
+}
+MAGNITUDES: dict[ModuleType, dict[str, float]] = {
+    archive: {"LOOK_ALONE_S": 0.5, "LOCK_S": 0.1},
+    archiver: {"SEGMENT_BYTES": 256 * MIB},
+    batches: {"JOINED_BYTES": 4 * MIB},
+    compaction: {"SMALL_BYTES": 2 * MIB, "FILE_BYTES": 32 * MIB},
+    pace: {"LITTLE_BYTES": 2 * MIB, "LOOK_S": 0.5, "IDLE": 0.8},
 }
 # The settings `journal.keep_days`, `journal.keep_bytes` and `journal.compact_after_s` among them.
 MEANINGS: dict[str, object] = {
@@ -147,6 +164,14 @@ WHATS = [
 )
 def test_names_and_figures_are_what_the_documents_say(module: ModuleType, name: str) -> None:
     assert getattr(module, name) == FIGURES[module][name]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, sizes in MAGNITUDES.items() for name in sizes]
+)
+def test_what_no_document_names_has_its_order_of_magnitude(module: ModuleType, name: str) -> None:
+    about = MAGNITUDES[module][name]
+    assert about / 2 <= getattr(module, name) <= about * 2
 
 
 def test_a_field_that_is_left_out_says_nothing_unless_it_is_listed() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from polybus.errors import JournalDamaged
 from polybus.journal import lock
+from polybus.journal import log as log_module
 from polybus.journal import writer as writer_module
 from polybus.journal.log import (
     BATCH_MAGIC,
@@ -34,6 +35,7 @@ from polybus.journal.log import (
     log_path,
     read_batches,
     read_head,
+    split_batches,
     sync_folder,
     write_batch,
     write_head,
@@ -102,6 +104,11 @@ def test_the_mark_of_a_batch_alone_proves_nothing(tmp_path: Path) -> None:
     assert first == Damage(begin, len(damaged), first.what)  # type: ignore[union-attr]
     assert isinstance(second, Batch)
     assert (second.first, second.payload) == (2, b"whole")
+
+
+def test_a_large_batch_is_read() -> None:
+    payload = bytes(2 * 1024 * 1024)
+    assert list(split_batches(write_batch(1, 1, payload), 0)) == [Batch(1, 1, payload)]
 
 
 def test_a_head_that_is_damaged_is_told(tmp_path: Path) -> None:
@@ -238,6 +245,27 @@ def test_batches_with_a_hole_between_them_are_not_joined(folder: Path) -> None:
     writer.start()
     assert writer.stop() == 1
     assert list(records_in(folder)) == [(1, 2, b"12"), (4, 3, b"456")]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"), [((60, 41), 2), ((60, 40), 1), ((100, 1), 2), ((1, 100), 2), ((50, 50, 50), 2)]
+)
+def test_neighbours_are_joined_only_as_long_as_readers_take_the_batch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], batches: int
+) -> None:
+    """A buffer may be larger than the largest batch; what a reader takes for damage must not be written."""
+    monkeypatch.setattr(writer_module, "MAX_BATCH_BYTES", 100)
+    monkeypatch.setattr(log_module, "MAX_BATCH_BYTES", 100)
+    writer = JournalWriter(folder, "tested", "life", {1: "ebus.frontend"}, sync_s=0.001)
+    for size in sizes:
+        writer.append(1, b"x" * size)
+    writer.start()
+    assert writer.stop() == 0
+    written = list(records_in(folder))
+    assert len(written) == batches
+    assert [first for first, _, _ in written] == [1, len(sizes)][:batches]
+    assert sum(len(payload) for _, _, payload in written) == sum(sizes)
+    assert sum(count for _, count, _ in written) == len(sizes)
 
 
 def test_a_full_disk_stops_nothing_and_the_journal_recovers(

@@ -65,6 +65,56 @@ def test_rows_come_in_order_section_by_section(tmp_path: Path) -> None:
     assert pa.concat_tables(tables).schema.equals(SCHEMA)
 
 
+def damage_page(path: Path, group: int, column: str) -> None:
+    """Flip a bit in the last value of a column of one row group."""
+    found = pq.ParquetFile(path).metadata.row_group(group)
+    chunk = next(
+        found.column(n) for n in range(found.num_columns) if found.column(n).path_in_schema == column
+    )
+    content = bytearray(path.read_bytes())
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    content[begin + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("is_rare", [False, True])
+@pytest.mark.parametrize("group", [0, 1, 2])
+def test_a_damaged_section_costs_its_own_rows_and_no_others(
+    tmp_path: Path, group: int, is_rare: bool
+) -> None:
+    path = written(tmp_path / "a.parquet", *(rows(10, first=1 + 10 * n) for n in range(3)))
+    damage_page(path, group, "seq")
+    told: list[str] = []
+    where = pc.field("seq") > 0
+    tables = list(read_segment(path, where, ["seq"], told.append, is_rare))
+    expected = [*range(1, 31)]
+    del expected[10 * group : 10 * group + 10]
+    assert pa.concat_tables(tables)["seq"].to_pylist() == expected
+    assert len(told) == 1
+    assert told[0].startswith(f"{path}: 10 of the segment's 30 rows cannot be read: ")
+
+
+def test_a_rare_row_is_found_behind_damage_in_what_is_looked_at(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", rows(10), rows(6, first=11), rows(10, first=17))
+    damage_page(path, 0, "what")
+    told: list[str] = []
+    is_log = pc.field("what") == "log"
+    (table,) = read_segment(path, is_log & (pc.field("seq") < 16), ["seq"], told.append, True)
+    assert table["seq"].to_pylist() == [15]
+    assert len(told) == 1
+
+
+def test_what_nobody_looks_for_is_not_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", rows(10))
+    damage_page(path, 0, "seq")
+    told: list[str] = []
+    where = pc.field("what") == "dead"
+    assert not list(read_segment(path, where, ["seq"], told.append, True))
+    assert not told
+    assert not list(read_segment(path, where, ["seq"], told.append))
+    assert len(told) == 1
+
+
 def test_lives_follow_one_another(tmp_path: Path) -> None:
     later = rows(60, life="a later one", first=1000)
     path = written(tmp_path / "a.parquet", pa.concat_tables([later, rows(70)]))

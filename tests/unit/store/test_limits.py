@@ -13,6 +13,8 @@ import pytest
 from polybus.store import codec, files, mark, port, salvage, shelf
 from support.defaults import check_defaults
 
+MIB = 1024 * 1024
+
 FIGURES: dict[ModuleType, dict[str, object]] = {
     files: {
         "DATABASE": "store.db",
@@ -21,11 +23,14 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "PAGE_BYTES": 4096,
         "META_TAG": 0,
         "META_ROW": 1,
+        # The log is copied into the database when it has 16 MiB.
+        "CHECKPOINT_PAGES": 16 * MIB // 4096,
     },
     # "The last 200 runs of a schedule are kept", and of all of them 100,000.
     port: {"RUNS_PER_SCHEDULE": 200, "RUNS": 100_000},
     shelf: {"CHECKSUM_BITS": 32},
 }
+MAGNITUDES: dict[ModuleType, dict[str, float]] = {files: {"LOG_BYTES": 64 * MIB, "EMPTY_BYTES": 64 * MIB}}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +38,14 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
 )
 def test_names_and_figures_are_what_the_documents_say(module: ModuleType, name: str) -> None:
     assert getattr(module, name) == FIGURES[module][name]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, sizes in MAGNITUDES.items() for name in sizes]
+)
+def test_what_no_document_names_has_its_order_of_magnitude(module: ModuleType, name: str) -> None:
+    about = MAGNITUDES[module][name]
+    assert about / 2 <= getattr(module, name) <= about * 2
 
 
 def test_a_field_that_is_left_out_says_nothing() -> None:

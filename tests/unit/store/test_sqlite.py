@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -537,3 +538,32 @@ def test_dead_letters_of_one_service_are_found_among_many(store: SqliteStore) ->
     assert store.dead_beyond(598, 9) == [dead[0].job.token, dead[1].job.token]
     assert store.dead_beyond(598, 1) == [dead[0].job.token]
     assert store.dead_beyond(600, 9) == store.dead_beyond(900, 9) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        (1, [1]),
+        (2, [4]),
+        (4, [4]),
+        (5, [16]),
+        (16, [16]),
+        (17, [64]),
+        (64, [64]),
+        (65, [256]),
+        (256, [256]),
+        (257, [256, 1]),
+        (300, [256, 64]),
+        (600, [256, 256, 256]),
+    ],
+)
+def test_up_to_256_rows_are_one_statement(store: SqliteStore, rows: int, sizes: list[int]) -> None:
+    """In few sizes, each of which is prepared once; places that are left over are 0, which is no row."""
+    assert store._db is not None
+    statements: list[str] = []
+    store._db.set_trace_callback(statements.append)
+    store.write([Accepted(job(n)) for n in range(rows)])
+    store._db.set_trace_callback(None)
+    puts = [one.partition("VALUES")[2] for one in statements if "INTO job" in one]
+    assert [len(re.findall(r"\(\d+,", one)) for one in puts] == sizes
+    assert len(store.load().jobs) == rows
