@@ -68,13 +68,19 @@ def test_a_hole_says_which_numbers_are_missing() -> None:
     assert [life.missing_after(seq) is not None for seq in (2, 5, 6)] == [True, True, False]
 
 
-def test_what_is_missing_behind_a_number() -> None:
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0)])
+def test_what_is_missing_behind_a_number(order: tuple[int, ...]) -> None:
+    """Whatever is read first."""
+    tables = [
+        rows(1, 2),
+        rows(5, what="hole", size=3),
+        rows(6, what="records_lost", detail="the buffer was full"),
+        rows(9, what="hole", size=2),
+        rows(10),
+    ]
     numbering = Numbering()
-    numbering.add(rows(1, 2))
-    numbering.add(rows(5, what="hole", size=3))
-    numbering.add(rows(6, what="records_lost", detail="the buffer was full"))
-    numbering.add(rows(9, what="hole", size=2))
-    numbering.add(rows(10))
+    for place in order:
+        numbering.add(tables[place])
     life = numbering.lives["l"]
     before = NOON + timedelta(seconds=9)
     assert life.missing_after(2) == Missing(5, before, "the buffer was full")
