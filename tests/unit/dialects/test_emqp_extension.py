@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from polybus.core import events
+from polybus.core.model import PLAIN_CALL
 from polybus.dialects.emqp import Emqp
+from polybus.dialects.emqp_voices import headers_of
 from polybus.dialects.mdr import Mdr
 from polybus.dialects.port import RouterEar
+from polybus.errors import LocalProtocolError
 from polybus.wire import emqp as wire
 from support.exchange import Exchange
 
@@ -287,6 +290,28 @@ def test_an_order_that_is_repeated_says_so_among_others_with_the_same_options() 
     read = wire.read_as_worker(message, 2)
     assert isinstance(read, wire.Orders)
     assert [(job.headers.retry_count, job.headers.attempt) for job in read.jobs] == [(2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "text"),
+    [(0, b"reply-requested"), (1, b"reply-requested,attempt:1"), (2, b"reply-requested,attempt:2")],
+)
+def test_a_worker_is_told_the_attempt_of_a_call_without_options_too(attempt: int, text: bytes) -> None:
+    """0 is for workers that do not know the word."""
+    assert wire.write_headers(headers_of(PLAIN_CALL, attempt)) == text
+
+
+def test_a_body_of_another_dialect_goes_over_if_it_is_one_frame_or_none() -> None:
+    ex = broker()
+    inform(ex, slots=0, version=2)
+    ask(ex)
+    (request,) = ex.bus.requests.values()
+    worker = ex.bus.workers[WORKERS, b"w"]
+    request.body = []
+    assert worker.voice.deliver(worker, request)[-1] == b""
+    request.body = [b"one", b"two"]
+    with pytest.raises(LocalProtocolError, match="one body frame, not 2"):
+        worker.voice.deliver(worker, request)
 
 
 def test_what_goes_together_is_small_with_its_headers() -> None:

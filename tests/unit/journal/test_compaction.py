@@ -242,13 +242,17 @@ def test_a_file_that_lacks_rows_is_never_shown(journal: Path, monkeypatch: pytes
     assert not [path for path in (journal / COMPACTED).rglob(".*") if path.is_file()]
 
 
-def test_segments_are_joined_a_section_at_a_time(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("most", "parts"), [(10, [10, 10, 10]), (11, [20, 10]), (20, [20, 10]), (30, [30])])
+def test_segments_are_joined_a_section_at_a_time(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, most: int, parts: list[int]
+) -> None:
     """However many segments there are, only some of their rows are in memory together."""
-    monkeypatch.setattr(compaction, "SECTION_ROWS", 2 * ROWS)
+    monkeypatch.setattr(compaction, "SECTION_ROWS", most)
     compact(journal)
     for path in (journal / COMPACTED).rglob("*.parquet"):
-        assert [len(group) for group in sections(pq.read_metadata(path))] == [1, 1]
-        assert [pq.read_metadata(path).row_group(group).num_rows for group in range(2)] == [20, 10]
+        metadata = pq.read_metadata(path)
+        assert [len(groups) for groups in sections(metadata)] == [1] * len(parts)
+        assert [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)] == parts
     assert numbers(journal) == everything()
 
 

@@ -225,6 +225,32 @@ def test_a_segment_that_disappears_is_no_damage(tmp_path: Path) -> None:
         list(read)
 
 
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_segment_that_fails_while_it_is_read_is_damaged_unless_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    """Network folders say many things about a file that somebody removed."""
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 3))
+    logs.archive()
+    (path,) = segment_files(tmp_path)
+
+    def fails(metadata: object) -> None:
+        if is_removed:
+            path.unlink()
+        raise OSError("stale file handle")
+
+    monkeypatch.setattr(reader, "sections", fails)
+    told: list[str] = []
+    if is_removed:
+        with pytest.raises(JournalMoved):
+            list(read_rows(tmp_path, damage=told.append))
+        assert told == []
+    else:
+        assert list(read_rows(tmp_path, damage=told.append)) == []
+        assert told == [f"{path}: the segment cannot be read: stale file handle"]
+
+
 def test_a_log_that_was_just_begun(tmp_path: Path) -> None:
     logs = Logs(tmp_path)
     logs.write(rows(0, 5))

@@ -90,6 +90,38 @@ def test_the_last_end_of_a_job_counts_in_whatever_order_its_rows_are_read(
     assert (request.reply, request.reply_size, request.size) == ([b"pong"], 4, 5)
 
 
+def test_a_step_of_a_chain_is_one_whose_name_went_on_before_its_end(tmp_path: Path) -> None:
+    named, nameless = b"id", b""
+    logs = Logs(tmp_path)
+    for number, (begins, ends) in enumerate([(named, named), (named, nameless), (nameless, nameless)]):
+        began, ended = life_of(f"life-{number}", NOON_US + number, "replied")
+        logs.write(
+            [
+                msgspec.structs.replace(began, request_id=begins),
+                msgspec.structs.replace(ended, request_id=ends),
+            ]
+        )
+    assert [request.is_step for request in choose(tmp_path, Selection()).requests] == [False, True, False]
+
+
+def test_every_fact_about_a_request(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    logs.write(life_of("life-1", NOON_US, "dispatched", "replied", body=b"hello"))
+    logs.write(life_of("life-2", NOON_US + 1, service=b"", body=b""))
+    logs.write(life_of("life-3", NOON_US + 2, "dispatched", "failed"))
+    first, second, third = choose(tmp_path, Selection()).requests
+    assert first == Recorded("life-1", "echo", AT, 5, [b"hello"], "replied", None, [b"pong"], 4)
+    assert (second.service, second.size, second.outcome, second.reply) == ("", 0, None, None)
+    assert (third.outcome, third.reason) == ("failed", "failed_reason")
+    assert (third.reply, third.reply_size) == (None, 0)
+
+
+def test_a_request_whose_acceptance_is_gone_cannot_be_sent_again(tmp_path: Path) -> None:
+    Logs(tmp_path).write(life_of("life-1", NOON_US, "dispatched", "replied")[1:])
+    found = choose(tmp_path, Selection(outcome="replied"))
+    assert (found.requests, found.total) == ([], 1)
+
+
 def recorded(**facts: object) -> Recorded:
     values = {"outcome": "replied", "reply": [b"pong"], "reply_size": 4, **facts}
     return Recorded("t", "echo", AT, 4, [b"ping"], **values)  # type: ignore[arg-type]

@@ -111,6 +111,8 @@ def test_every_message_has_its_length(frames: list[bytes], least: int, most: int
 @pytest.mark.parametrize(
     ("frames", "words"),
     [
+        ([b"HELLO"], "0 frames behind the command; it takes 1 or more"),
+        ([b"HELLO", b"1"], "1 frames behind the command; it takes 2 or more"),
         ([b"BYE"], "0 frames behind the command; it takes 1"),
         ([b"CANCEL", b"id", b"more"], "2 frames behind the command; it takes 1"),
         ([b"REQUEST", b"id"], "1 frames behind the command; it takes 3 or more"),
@@ -120,6 +122,24 @@ def test_how_many_frames_a_message_takes_is_told(frames: list[bytes], words: str
     with pytest.raises(RemoteProtocolError) as caught:
         wire.read([T, *frames])
     assert str(caught.value).endswith(words)
+
+
+@pytest.mark.parametrize(("field", "words"), [("name", "the name ''"), ("instance", "the instance ''")])
+def test_which_name_in_a_greeting_is_none_is_told(field: str, words: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=words):
+        wire.read(hello(**{field: ""}))
+
+
+def test_words_for_people_are_read_even_if_they_are_no_text() -> None:
+    assert wire.read([T, b"DENIED", b"r\xff", b"t\xff"]) == say.Denied("r\ufffd", "t\ufffd")
+    assert wire.read([T, b"BYE", b"r\xff"]) == say.Bye("r\ufffd")
+
+
+@pytest.mark.parametrize("text", [b"\\ud800", b"\\udc00", b"a\\ud800b", b"\xed\xa0\x80", b"\xff"])
+def test_a_name_that_is_no_text_is_refused(text: bytes) -> None:
+    """Half of a pair of UTF-16 words is no character."""
+    advert = b'{"offers":{"' + text + b'":["A"]}}'
+    assert refused(lambda: wire.read([T, b"ADVERT", advert])) == "bad_json"
 
 
 @pytest.mark.parametrize(
