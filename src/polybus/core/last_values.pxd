@@ -9,7 +9,8 @@ cdef class LastValues:
     cdef public object values
     cdef public dict changed
     cdef public double noted_at
-    cdef list _sorted, _new
+    cdef public list _sorted
+    cdef list _new
     cdef set _gone
     @cython.locals(topic=bytes, old=Fanout, size=Py_ssize_t)
     cpdef put(self, Fanout value)

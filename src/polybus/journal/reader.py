@@ -284,7 +284,7 @@ def _is_without(data: ds.Dataset, where: pc.Expression | None) -> bool:
 
 def _tell(path: Path, what: str, error: Exception, told: Told) -> None:
     """Tell what of a segment cannot be read, unless the segment was moved away meanwhile."""
-    if isinstance(error, FileNotFoundError) or not path.exists():
+    if not path.exists():
         raise JournalMoved(path) from None
     told(f"{path}: {what} cannot be read: {str(error).splitlines()[0]}")
 

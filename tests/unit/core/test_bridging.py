@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from polybus.core import actions as act
 from polybus.core import events
@@ -12,6 +13,7 @@ from polybus.core.actions import ELSEWHERE
 from polybus.core.bridging import FAR, GATHER_S, RETELL_S, Advertise, Bridging, Parted, Patterns
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions, Limits, Reason, Worker
+from polybus.core.replies import KEPT_OVERHEAD_BYTES
 from support.stage import NEVER_DEAD, Stage, client, worker
 
 # A request that does not take the quickest way.
@@ -183,7 +185,7 @@ def test_what_is_given_back_to_a_neighbour_is_not_kept_and_other_refusals_are(op
     stage.wait(1.2)
     assert len(stage.actions(act.Refuse)) == 2
     held = (len(stage.bus.replies), stage.bus.replies_bytes)
-    assert held[0] == 2
+    assert held == (2, 2 * KEPT_OVERHEAD_BYTES)
     stage.gone("w")
     stage.wait(GATHER_S + 0.05)
     assert {refusal.request_id for refusal in stage.actions(act.Refuse)} == {b"1", b"2"}
@@ -200,6 +202,37 @@ def test_what_is_given_back_to_a_neighbour_is_not_kept_and_other_refusals_are(op
         ask(stage, "B", request_id)
     assert stage.one(act.Refuse).reason is Reason.EXPIRED, "what was refused here is kept"
     assert stage.one(act.Answer).request_id == b"1", "and so is an answer"
+
+
+@pytest.mark.parametrize(
+    "sorry",
+    [
+        events.Undeliverable(worker("w"), b"", "no such frame"),
+        events.Failure(worker("w"), b"", f"{ELSEWHERE}it says so itself", []),
+    ],
+)
+def test_other_refusals_are_kept_whatever_they_look_like(
+    sorry: events.Undeliverable | events.Failure,
+) -> None:
+    stage, _ = bridged()
+    stage.worker("w")
+    stage.submit("c", "1")
+    stage.delivered()
+    stage.do(structs.replace(sorry, token=stage.token("c", "1")))
+    told = stage.one(act.Refuse)
+    stage.submit("c", "1")
+    assert stage.one(act.Refuse).detail == told.detail
+    assert not stage.delivered()
+
+
+def test_refusals_leave_the_oldest_first_when_there_are_too_many() -> None:
+    stage = Stage(Limits(replies_count=2))
+    for number in "123":
+        stage.submit("c", number, ttl_s=1.0)
+        stage.wait(0.1)
+    stage.wait(1.2)
+    assert set(stage.bus.clients[client("c")].known) == {b"2", b"3"}
+    assert (len(stage.bus.replies), stage.bus.replies_bytes) == (2, 2 * KEPT_OVERHEAD_BYTES)
 
 
 def test_of_a_neighbour_of_which_nothing_is_kept_nothing_is_left() -> None:

@@ -665,8 +665,12 @@ def test_options_of_jobs_reach_the_worker(stage: LedgerStage) -> None:
     assert request.state is RequestState.DISPATCHED
 
 
-def test_waiting_jobs_count_for_the_length_of_their_queue() -> None:
+@pytest.mark.parametrize("is_served", [False, True])
+def test_waiting_jobs_count_for_the_length_of_their_queue(is_served: bool) -> None:
+    """Also while a worker is free: a delayed job waits all the same."""
     stage = LedgerStage(Limits(queue_length=3))
+    if is_served:
+        stage.worker("w")
     for number in range(5):
         stage.job(f"j{number}", delay_s=1e6, guarantee=False, body=b"")
     assert len(stage.actions(act.Answer)) == 3

@@ -54,6 +54,24 @@ def test_tokens_are_unique_and_carry_the_life_of_the_broker() -> None:
     assert all(token.startswith(b"n-") for token in tokens)
 
 
+def test_a_busy_service_keeps_its_requests_while_its_fallback_is_free() -> None:
+    stage = Stage()
+    stage.worker("w", "mail")
+    stage.worker("v", "default")
+    for number in "12":
+        stage.submit("c", number, "mail", fallback=b"default")
+    assert stage.delivered() == [("w", "1")]
+    assert stage.request("c", "2").service.name == b"mail"
+
+
+def test_a_fallback_that_nobody_offers_any_more_takes_nothing() -> None:
+    stage = Stage()
+    stage.worker("v", "default")
+    stage.gone("v")
+    stage.submit("c", "1", "mail", fallback=b"default")
+    assert stage.request("c", "1").service.name == b"mail"
+
+
 def test_a_receipt_comes_only_when_asked_for() -> None:
     stage = Stage()
     stage.submit("c", "1", receipt=True)

@@ -172,6 +172,7 @@ def test_a_slow_rate_that_is_removed_or_raised_holds_up_nothing_more(
     assert stage.bus.next_at(stage.now) <= stage.now
     stage.wait(0.1)
     assert stage.delivered() == [("w", "2")]
+    assert not stage.bus.gates._slots, "nor is it looked at again when the old rate would have let it go"
     check(stage)
 
 

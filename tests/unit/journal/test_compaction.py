@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -102,6 +103,16 @@ def test_small_segments_of_an_hour_become_one_file(journal: Path) -> None:
     assert numbers(journal) == everything()
     assert landing(journal) == []
     assert compact(journal) == [Compaction()]
+
+
+def test_segments_of_a_hundred_kilobytes_are_small(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    for number in range(2):
+        body = random.Random(number).randbytes(100_000)
+        logs.write([Row("accepted", NOON_US + number, token=b"%d" % number, body=(body,))])
+        logs.archive()
+    assert min(path.stat().st_size for path in (tmp_path / SEGMENTS).rglob("*.parquet")) > 100_000
+    assert [report.segments for report in compact(tmp_path) if report.path] == [2]
 
 
 def test_no_file_claims_segments_of_another_when_one_cannot_be_read(tmp_path: Path) -> None:

@@ -247,6 +247,13 @@ def test_batches_with_a_hole_between_them_are_not_joined(folder: Path) -> None:
     assert list(records_in(folder)) == [(1, 2, b"12"), (4, 3, b"456")]
 
 
+def test_a_large_record_is_written(folder: Path) -> None:
+    writer = open_writer(folder)
+    writer.append(1, bytes(2 * 1024 * 1024))
+    assert writer.stop() == 0
+    assert [len(payload) for _, _, payload in records_in(folder)] == [2 * 1024 * 1024]
+
+
 @pytest.mark.parametrize(
     ("sizes", "batches"), [((60, 41), 2), ((60, 40), 1), ((100, 1), 2), ((1, 100), 2), ((50, 50, 50), 2)]
 )

@@ -104,6 +104,12 @@ def test_a_rare_row_is_found_behind_damage_in_what_is_looked_at(tmp_path: Path) 
     assert len(told) == 1
 
 
+def test_columns_that_nobody_wants_are_not_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", rows(10))
+    damage_page(path, 0, "what")
+    assert [table["seq"].to_pylist() for table in read(path, columns=["seq"])] == [[*range(1, 11)]]
+
+
 def test_what_nobody_looks_for_is_not_read(tmp_path: Path) -> None:
     path = written(tmp_path / "a.parquet", rows(10))
     damage_page(path, 0, "seq")
