@@ -488,6 +488,13 @@ def test_every_run_has_an_id_of_its_own_and_the_same_one_each_time() -> None:
     assert again[0].job_id == runs[0].job_id
 
 
+def test_the_id_of_a_run_has_its_key_and_both_times_in_milliseconds() -> None:
+    made = Schedules()
+    made.add(replace(MINUTE, interval_s=0.25), WALL + 0.125)
+    (run,) = made.due(WALL + 0.5)
+    assert run.job_id == b"minute@%d.%d" % (WALL * 1000 + 375, WALL * 1000 + 125)
+
+
 def test_the_record_of_a_run_names_its_job_if_it_started_one() -> None:
     (ran,) = engine(MINUTE).due(WALL + 61)
     assert ran.record(WALL + 61) == ScheduleRun("minute", WALL + 60, WALL + 61, RAN, 0, ran.job_id)
