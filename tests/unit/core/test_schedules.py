@@ -465,7 +465,13 @@ def test_schedules_that_are_there_already_are_found_as_well() -> None:
 
 @pytest.mark.parametrize(
     ("created_at", "every_s", "next_at", "until", "last"),
-    [(0.24, 1.3, 2.84, 14.54, 13.24), (1.46, 1.1, 6.96, 15.76, 14.66), (0.18, 1.3, 4.08, 15.78, 14.48)],
+    [
+        (0.24, 1.3, 2.84, 14.54, 13.24),
+        (1.46, 1.1, 6.96, 15.76, 14.66),
+        (0.18, 1.3, 4.08, 15.78, 14.48),
+        (0.0, 1.1, 5.5, 7.7, 6.6),
+        (0.0, 2.2, 11.0, 15.4, 13.2),
+    ],
 )
 def test_a_due_time_that_rounding_puts_after_the_clock_has_not_passed(
     created_at: float, every_s: float, next_at: float, until: float, last: float
