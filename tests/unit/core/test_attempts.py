@@ -178,6 +178,16 @@ def test_the_outcome_of_what_was_not_guaranteed_is_kept_as_long_as_an_answer(
     assert not any(isinstance(line, ledger.Forgotten) for line in stage.bus.lines)
 
 
+def test_a_call_with_a_time_limit_alone_leaves_no_dead_letter(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.submit("c", "1", options=JobOptions(timeout_s=5.0))
+    stage.fail("w")
+    stage.write()
+    assert stage.one(act.Refuse).reason is Reason.FAILED
+    assert stage.dead() == []
+    assert stage.bus.counters.dead == 0
+
+
 def test_a_plain_call_is_not_tried_again_and_leaves_no_dead_letter(stage: LedgerStage) -> None:
     stage.worker("w")
     stage.submit("c", "1")
