@@ -96,7 +96,8 @@ class Schedules:
         self._identities: dict[str, tuple[str, bytes]] = {}
         self._keys: dict[str, list[str]] = {}
         self._entries: dict[str, ScheduleEntry] = {}
-        self._crons: dict[str, Cron] = {}
+        # None for an interval; what cannot be understood any more has no place here.
+        self._crons: dict[str, Cron | None] = {}
         # (next time, key); what no longer fits its entry is thrown away when its turn comes.
         self._order: list[tuple[float, str]] = []
         # Runs that nobody could take: when they are to be tried again.
@@ -261,16 +262,13 @@ class Schedules:
         if before is None or before.message is not entry.message or _times(before) != _times(entry):
             self._index(entry)
         self._postponed.pop(entry.key, None)
-        if cron is None:
-            self._crons.pop(entry.key, None)
-        else:
-            self._crons[entry.key] = cron
+        self._crons[entry.key] = cron
         heapq.heappush(self._order, (entry.next_at, entry.key))
         if len(self._order) > len(self._entries) + STALE_TIMES:
             self._order = [
                 (self._postponed.get(kept.key, kept.next_at), kept.key)
                 for kept in self._entries.values()
-                if kept.interval_s is not None or kept.key in self._crons
+                if kept.key in self._crons
             ]
             heapq.heapify(self._order)
 

@@ -129,6 +129,7 @@ def test_the_last_reason_reaches_the_client_and_the_dead_letter_has_all(stage: L
     assert refusal.body == [b'{"error": "no milk"}']
     (letter,) = stage.dead()
     assert (letter.reason, letter.detail) == ("failed", "no milk")
+    assert stage.bus.counters.dead == 1
     assert letter.job.body == [b"c/1"]
     history = [
         (attempt.number, attempt.worker, attempt.reason, attempt.detail) for attempt in letter.job.history
@@ -155,6 +156,39 @@ def test_retries_without_a_guarantee_leave_a_dead_letter_and_nothing_else(stage:
     contents = stage.store.load()
     assert not contents.jobs
     assert not contents.outcomes
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_outcome_of_what_was_not_guaranteed_is_kept_as_long_as_an_answer(
+    stage: LedgerStage, fails: bool
+) -> None:
+    stage.worker("w")
+    stage.submit("c", "1", options=JobOptions(retries=1, backoff_s=0.0))
+    if fails:
+        stage.fail("w")
+        stage.wait(0.2)
+        stage.fail("w")
+    else:
+        stage.result("w")
+    stage.write()
+    stage.taken.clear()
+    stage.submit("c", "1", options=JobOptions(retries=1))
+    stage.one(act.Refuse if fails else act.Answer)
+    assert stage.delivered() == []
+    stage.wait(Limits().replies_age_s + 2.0, 1.0)
+    stage.submit("c", "1", options=JobOptions(retries=1))
+    assert stage.delivered() == [("w", "1")]
+    assert not any(isinstance(line, ledger.Forgotten) for line in stage.bus.lines)
+
+
+def test_a_call_with_a_time_limit_alone_leaves_no_dead_letter(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.submit("c", "1", options=JobOptions(timeout_s=5.0))
+    stage.fail("w")
+    stage.write()
+    assert stage.one(act.Refuse).reason is Reason.FAILED
+    assert stage.dead() == []
+    assert stage.bus.counters.dead == 0
 
 
 def test_a_plain_call_is_not_tried_again_and_leaves_no_dead_letter(stage: LedgerStage) -> None:

@@ -568,12 +568,18 @@ def test_a_job_that_failed_says_what_was_tried_when_that_is_on_disk(stage: Ledge
     assert stage.one(act.Refuse).request_id == b"result"
 
 
-def test_a_job_that_failed_and_was_not_guaranteed_says_so_at_once(stage: LedgerStage) -> None:
-    stage.job("j", guarantee=False)
-    stage.fail("w", stage.job_request("j").token)
+def test_what_became_of_a_job_that_was_not_guaranteed_waits_for_no_disk(stage: LedgerStage) -> None:
+    stage.job("done", guarantee=False)
+    stage.result("w", stage.job_request("done").token)
+    stage.job("failed", guarantee=False)
+    stage.fail("w", stage.job_request("failed").token)
+    # Something of another job is on its way to the disk.
+    stage.job("other")
     stage.taken.clear()
-    assert stage.facts("j")["state"] == "failed"
-    stage.call("c", "result", "result", b"j")
+    for name in ("done", "failed"):
+        assert stage.facts(name)["state"] == name
+        stage.call("c", name, "result", name.encode())
+    assert stage.one(act.Answer).body == [b"done"]
     assert stage.one(act.Refuse).reason is Reason.FAILED
 
 

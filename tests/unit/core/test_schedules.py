@@ -113,6 +113,7 @@ def test_set_again_it_begins_anew() -> None:
     assert told(made.due(WALL + 3600)) == [(RAN, 3600, 0)]
     made.add(replace(MINUTE, interval_s=5.0), WALL + 3600)
     assert told(made.due(WALL + 3605)) == [(RAN, 3605, 0)]
+    assert told(made.due(WALL + 3610)) == [(RAN, 3610, 0)]
 
 
 def test_removed_it_is_not_due() -> None:
@@ -146,6 +147,14 @@ def test_old_times_are_not_kept_for_ever() -> None:
     for number in range(10_000):
         made.add(replace(MINUTE, interval_s=1000.0 + number), WALL)
     assert len(made._order) < 2000
+
+
+def test_what_is_due_first_comes_first_also_among_old_times() -> None:
+    made = engine(replace(MINUTE, key="slow", interval_s=5000.0), MINUTE)
+    for number in range(3000):
+        made.add(replace(MINUTE, key="other", interval_s=10_000.0 + number), WALL)
+    assert made.next_at() == WALL + 60
+    assert told(made.due(WALL + 60)) == [(RAN, 60, 0)]
 
 
 def test_a_run_that_was_put_off_is_not_lost_among_old_times() -> None:
@@ -232,6 +241,38 @@ def test_an_interval_is_not_silent_for_the_whole_jump() -> None:
     assert told(made.due(WALL - 3540)) == [(RAN, -3540, 0)]
     # And it is not moved again.
     assert told(made.due(WALL - 3480)) == [(RAN, -3480, 0)]
+
+
+def test_every_interval_is_laid_anew() -> None:
+    made = engine(MINUTE, replace(MINUTE, key="other"), NOON)
+    made.due(WALL + 60)
+    runs = made.due(WALL - 3600)
+    assert told(runs) == [(MOVED, 120, 0)] * 2
+    assert [run.entry.key for run in runs] == ["minute", "other"]
+    assert [entry.next_at - WALL for entry in made] == [-3540, -3540, 86_400]
+
+
+def test_a_clock_is_set_back_from_the_latest_time_that_it_showed() -> None:
+    made = engine(MINUTE)
+    made.due(WALL)
+    made.due(WALL + 7200)
+    assert told(made.due(WALL + 3600)) == [(MOVED, 7260, 0)]
+    assert told(made.due(WALL + 3660)) == [(RAN, 3660, 0)]
+
+
+def test_a_clock_that_is_put_right_by_a_moment_is_not_set_back() -> None:
+    made = engine(replace(MINUTE, interval_s=1.0))
+    made.due(WALL + 100)
+    assert made.due(WALL + 100 - PUNCTUAL_S) == []
+    assert told(made.due(WALL + 99.9 - PUNCTUAL_S)) == [(MOVED, 101, 0)]
+
+
+def test_an_interval_that_has_to_wait_a_moment_longer_is_not_moved() -> None:
+    made = engine(MINUTE)
+    made.due(WALL + 119)
+    assert made.due(WALL + 60 - PUNCTUAL_S) == []
+    made.due(WALL + 119)
+    assert told(made.due(WALL + 59.9 - PUNCTUAL_S)) == [(MOVED, 120, 0)]
 
 
 def test_small_steps_back_add_up() -> None:
@@ -432,7 +473,13 @@ def test_schedules_that_are_there_already_are_found_as_well() -> None:
 
 @pytest.mark.parametrize(
     ("created_at", "every_s", "next_at", "until", "last"),
-    [(0.24, 1.3, 2.84, 14.54, 13.24), (1.46, 1.1, 6.96, 15.76, 14.66), (0.18, 1.3, 4.08, 15.78, 14.48)],
+    [
+        (0.24, 1.3, 2.84, 14.54, 13.24),
+        (1.46, 1.1, 6.96, 15.76, 14.66),
+        (0.18, 1.3, 4.08, 15.78, 14.48),
+        (0.0, 1.1, 5.5, 7.7, 6.6),
+        (0.0, 2.2, 11.0, 15.4, 13.2),
+    ],
 )
 def test_a_due_time_that_rounding_puts_after_the_clock_has_not_passed(
     created_at: float, every_s: float, next_at: float, until: float, last: float
@@ -453,6 +500,13 @@ def test_every_run_has_an_id_of_its_own_and_the_same_one_each_time() -> None:
     assert len({run.job_id for run in runs}) == 39
     again = engine(replace(MINUTE, interval_s=0.1)).due(WALL + 0.11)
     assert again[0].job_id == runs[0].job_id
+
+
+def test_the_id_of_a_run_has_its_key_and_both_times_in_milliseconds() -> None:
+    made = Schedules()
+    made.add(replace(MINUTE, interval_s=0.25), WALL + 0.125)
+    (run,) = made.due(WALL + 0.5)
+    assert run.job_id == b"minute@%d.%d" % (WALL * 1000 + 375, WALL * 1000 + 125)
 
 
 def test_the_record_of_a_run_names_its_job_if_it_started_one() -> None:
