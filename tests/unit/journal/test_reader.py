@@ -235,12 +235,12 @@ def test_a_segment_that_fails_while_it_is_read_is_damaged_unless_it_is_gone(
     logs.archive()
     (path,) = segment_files(tmp_path)
 
-    def fails(metadata: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         if is_removed:
             path.unlink()
         raise OSError("stale file handle")
 
-    monkeypatch.setattr(reader, "sections", fails)
+    monkeypatch.setattr(reader.ds, "dataset", fails)
     told: list[str] = []
     if is_removed:
         with pytest.raises(JournalMoved):
