@@ -9,9 +9,10 @@ cdef class LastValues:
     cdef public object values
     cdef public dict changed
     cdef public double noted_at
+    # Public for a test of what they keep.
     cdef public list _sorted
     cdef list _new
-    cdef set _gone
+    cdef public set _gone
     @cython.locals(topic=bytes, old=Fanout, size=Py_ssize_t)
     cpdef put(self, Fanout value)
 
