@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polybus.core import actions as act
 from polybus.core.envelope import Listed
 from polybus.core.model import Limits, Reason
-from support.stage import LedgerStage
+from support.stage import LedgerStage, client
 
 
 @pytest.fixture
@@ -135,6 +135,52 @@ def test_if_they_cannot_be_written_all_are_refused_and_may_be_sent_again(stage: 
 def test_what_is_not_guaranteed_is_told_at_once(stage: LedgerStage) -> None:
     submit(stage, message({"id": "a", "guarantee": False}))
     assert answer(stage)["jobs"] == 1
+
+
+def test_what_needs_no_disk_is_told_at_once_whatever_waits_for_the_disk(stage: LedgerStage) -> None:
+    """Jobs without a guarantee, jobs that are on disk, and jobs that have ended."""
+    fleeting = message({"id": "fleeting", "guarantee": False})
+    running, ended = message({"id": "running"}), message({"id": "ended"})
+    submit(stage, running)
+    submit(stage, ended, number="2")
+    stage.write()
+    stage.result("w", stage.job_request("ended").token)
+    stage.write()
+    stage.job("other")
+    stage.taken.clear()
+    for number, data in enumerate((fleeting, running, ended)):
+        submit(stage, data, number=str(number))
+        assert stage.one(act.Answer).body == [b'{"jobs":1,"refused":{}}']
+        assert not stage.actions(act.Accept), "nobody asked for a receipt"
+
+
+def test_a_group_in_it_is_told_when_it_is_on_disk(stage: LedgerStage) -> None:
+    def group(guarantee: bool) -> bytes:
+        members = [{"service": "echo", "body": "x", "guarantee": guarantee}]
+        return message({"id": f"g{guarantee}", "service": None, "group": members, "body": b""})
+
+    submit(stage, group(True))
+    assert stage.nothing()
+    stage.write()
+    assert answer(stage) == {"jobs": 1, "refused": {}}
+    submit(stage, group(False), number="2")
+    assert answer(stage) == {"jobs": 1, "refused": {}}
+    submit(stage, message({"id": "other"}), number="3")
+    stage.nothing()
+    submit(stage, group(True), number="4")
+    assert answer(stage) == {"jobs": 1, "refused": {}}, "it has been on disk for a while"
+
+
+def test_whoever_listens_hears_what_was_refused(stage: LedgerStage) -> None:
+    nameless: dict[str, Any] = {"service": None, "group": [], "body": b""}
+    submit(stage, message({"id": "a", "service": "polybus.job"}, {"body": b""}, nameless))
+    records = stage.told("rejected")
+    assert [(one.request_id, one.service, one.reason, one.client) for one in records] == [
+        (b"a", b"polybus.job", "bad_job", client("c")),
+        (b"", b"echo", "bad_job", client("c")),
+        (b"", b"", "bad_job", client("c")),
+    ]
+    assert stage.bus.refusals == {"bad_job": 3}
 
 
 @pytest.mark.parametrize(
