@@ -122,8 +122,10 @@ def test_chains_and_groups_may_be_in_it(stage: LedgerStage) -> None:
 def test_if_they_cannot_be_written_all_are_refused_and_may_be_sent_again(stage: LedgerStage) -> None:
     data = message({"id": "a"}, {"id": "b"})
     submit(stage, data)
+    first = stage.job_request("a").token
     stage.refuse_writes()
-    assert stage.one(act.Refuse).reason is Reason.STORE_UNAVAILABLE
+    refusal = stage.one(act.Refuse)
+    assert (refusal.reason, refusal.token) == (Reason.STORE_UNAVAILABLE, first)
     assert not stage.bus.desk.known
     stage.recover()
     submit(stage, data, number="2")
