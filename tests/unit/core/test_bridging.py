@@ -441,3 +441,16 @@ def test_neighbours_that_are_equally_near_take_turns_whatever_else_is_looked_at(
         stage.result(name, stage.token("c", str(number)))
         bridging.settle(b"echo", stage.now)
     assert turns == ["B", "C", "B", "C"]
+
+
+def test_a_neighbour_that_gave_something_back_is_found_among_others_that_offer_the_same() -> None:
+    stage, bridging = bridged()
+    held = small_link(stage, "B", echo=("B",), other=("B",))
+    stage.submit("c", "1")
+    small_link(stage, "C", other=("C",))
+    stage.submit("c", "2", "other")
+    assert stage.delivered() == [("B", "1"), ("C", "2")]
+    bridging.given_back(held, stage.token("c", "1"), stage.now)
+    stage._collect()
+    stage.submit("c", "3", "other")
+    assert stage.delivered() == [("B", "3")]
