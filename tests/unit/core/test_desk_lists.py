@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.core import actions as act
+from polybus.core import events
 from polybus.core.envelope import Listed
+from polybus.core.ledger import Accepted, Line
 from polybus.core.model import Limits, Reason
 from support.stage import LedgerStage, client
 
@@ -132,6 +134,48 @@ def test_if_they_cannot_be_written_all_are_refused_and_may_be_sent_again(stage: 
     stage.write()
     assert answer(stage) == {"jobs": 2, "refused": {}}
     assert len(stage.delivered()) == 2
+
+
+@pytest.mark.parametrize("first_is_stored", [False, True])
+@pytest.mark.parametrize("second_is_stored", [False, True])
+@pytest.mark.parametrize("group", [False, True])
+def test_a_list_with_jobs_that_were_sent_before_is_only_certain_if_all_are_on_disk(
+    first_is_stored: bool, second_is_stored: bool, group: bool
+) -> None:
+    """The lines of one list may be of two transactions then, and the disk may refuse either."""
+    stage = LedgerStage()
+
+    def data(*names: str) -> bytes:
+        facts = {"service": None, "group": [{"service": "echo"}], "body": b""} if group else {}
+        return message(*({"id": name, **facts} for name in names))
+
+    def settle(number: int, lines: list[Line], is_stored: bool) -> None:
+        tokens = tuple(line.token for line in lines if isinstance(line, Accepted))
+        if is_stored:
+            stage.store.write(lines)
+        else:
+            stage.do(events.Unwritten(tokens, "the disk is full"))
+        stage.do(events.Written(number))
+
+    submit(stage, data("a"))
+    first = stage.bus.take_lines()
+    submit(stage, data("a", "b"), number="2", receipt=True)
+    second = stage.bus.take_lines()
+    assert stage.nothing()
+    settle(*first, first_is_stored)
+    settle(*second, second_is_stored)
+    words = [word for word in stage.taken if getattr(word, "request_id", b"") == b"2"]
+    if first_is_stored and second_is_stored:
+        assert [type(word) for word in words] == [act.Accept, act.Answer]
+    else:
+        assert [getattr(word, "reason", word) for word in words] == [Reason.STORE_UNAVAILABLE]
+    assert stage.bus.shared_words == {}
+    # Whatever happened, it may be sent again.
+    stage.taken.clear()
+    submit(stage, data("a", "b"), number="3")
+    stage.write()
+    assert answer(stage) == {"jobs": 2, "refused": {}}
+    assert len(stage.contents().jobs) == 2
 
 
 def test_what_is_not_guaranteed_is_told_at_once(stage: LedgerStage) -> None:
