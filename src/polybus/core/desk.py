@@ -163,8 +163,9 @@ def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
     parts = envelope.read_list(body)
     refused: dict[str, dict[str, str]] = {}
     # One of those whose lines are not on disk yet: what becomes of them becomes of all, because the lines of
-    # a message are written together.
+    # a message are written together. Only those of jobs that were sent before are of other batches.
     unsure: Request | None = None
+    duplicates = bus.counters.duplicates
     known, groups = bus.desk.known, bus.groups
     for position, (submission, frames) in enumerate(parts):
         try:
@@ -191,6 +192,17 @@ def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
             after_written(bus, word, unsure)
         else:
             bus.actions.append(word)
+    if unsure is not None and bus.counters.duplicates != duplicates:
+        for submission, _ in parts:
+            _share_words(bus, (submission.id or "").encode(), words)
+
+
+def _share_words(bus: Tables, job_id: bytes, words: list[Accept | Answer]) -> None:
+    """If this job cannot be written down, these words, which wait for others as well, are not said."""
+    group = bus.groups.get(job_id)
+    found = bus.desk.known.get(job_id) if group is None else group.first
+    if isinstance(found, Request) and _is_unsure(found):
+        bus.shared_words.setdefault(found.token, []).extend(words)
 
 
 def _is_unsure(request: Request) -> bool:

@@ -32,7 +32,7 @@ cdef class Tables:
     cdef public Py_ssize_t batch, written, outcomes_bytes
     cdef public object held, bridging, outcomes, desk, retrying, follow, member_ended, serve, waiters, note_time
     cdef public double wall_offset, outcomes_age_s, starts_at
-    cdef public dict link_names, voices, groups
+    cdef public dict link_names, voices, groups, shared_words
     @cython.locals(sequence=Py_ssize_t, low=Py_ssize_t)
     cpdef bytes next_token(self)
     cpdef observe_request(self, str what, Request request, double now, str reason=*, str detail=*, list body=*)

@@ -161,6 +161,8 @@ class Tables:
         self.starts_at = inf
         # What waits for a batch to be on disk: requests to be released, and actions.
         self.held: deque[tuple[int, Request | None, Any]] = deque()
+        # Of these actions, words about several jobs that are not of one batch: by the token of each job.
+        self.shared_words: dict[bytes, list[Any]] = {}
         # Requests that hold up the end while we drain, as of the last look at all of them.
         self.undone: list[Request] = []
         # Outcomes of guaranteed requests, the oldest first.

@@ -31,12 +31,23 @@ def on_written(bus: Tables, event: events.Written, now: float) -> None:
             bus.actions.append(action)
         if request is not None and request.state is _ACCEPTED:
             release(bus, request, now)
+    if bus.shared_words:
+        _forget_certain(bus)
+
+
+def _forget_certain(bus: Tables) -> None:
+    """Keep shared words of jobs alone that are not on disk yet."""
+    for token in list(bus.shared_words):
+        request = bus.patient.get(token)
+        if request is None or request.state is not _ACCEPTED:
+            del bus.shared_words[token]
 
 
 def on_unwritten(bus: Tables, event: events.Unwritten, now: float) -> None:
     """What could not be written was not accepted: whoever waits for the word that it was is told that now."""
     detail = f"it could not be written down: {event.reason}"
     refused = set(event.tokens)
+    shared = {id(word) for token in event.tokens for word in bus.shared_words.pop(token, ())}
     # Who was told; somebody may wait for a receipt and for an answer, and needs to hear it once. What was
     # withdrawn meanwhile has a last word already, which waits here, too.
     told: set[tuple[Address, bytes]] = set()
@@ -45,7 +56,7 @@ def on_unwritten(bus: Tables, event: events.Unwritten, now: float) -> None:
     bus.held.clear()
     for entry in held:
         _, request, action = entry
-        if request is None or request.token not in refused:
+        if request is None or (request.token not in refused and id(action) not in shared):
             bus.held.append(entry)
             if isinstance(action, Answer | Refuse) and action.request_id:
                 told.add((action.client, action.request_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -381,3 +382,108 @@ def test_a_service_that_nobody_offers_is_not_made_by_looking_at_it() -> None:
     bridging.settle(b"unknown", stage.now)
     assert not stage.bus.services
     assert bridging.ignored == 0
+
+
+def gather(stage: Stage) -> list[tuple[str, dict[bytes, tuple[str, ...]], list[bytes]]]:
+    """What neighbours are told of what has just happened."""
+    stage.now += GATHER_S
+    stage.do(events.Tick())
+    return told(stage)
+
+
+def test_what_was_offered_before_there_were_neighbours_is_told_to_the_first() -> None:
+    stage = Stage()
+    stage.worker("w")
+    stage.bus.bridging = Bridging(stage.bus, "A")
+    link(stage, "B")
+    assert gather(stage) == [("B", {b"echo": ("A",)}, [])]
+
+
+def test_a_second_worker_of_a_service_is_no_news_to_neighbours() -> None:
+    stage, bridging = bridged()
+    link(stage, "B")
+    stage.worker("v")
+    assert gather(stage) == [("B", {b"echo": ("A",)}, [])]
+    stage.worker("w")
+    stage.gone("v")
+    assert bridging.next_at == inf
+    assert gather(stage) == []
+
+
+@pytest.mark.parametrize("how", ["it is lost", "it gives back"])
+def test_the_next_way_is_taken_and_told_when_a_neighbour_fails(how: str) -> None:
+    stage, bridging = bridged()
+    nearest = link(stage, "B", echo=("B",))
+    link(stage, "C", echo=("C", "E"))
+    link(stage, "D")
+    assert gather(stage)[-1] == ("D", {b"echo": ("A", "B")}, [])
+    stage.submit("c", "1")
+    assert stage.delivered() == [("B", "1")]
+    if how == "it is lost":
+        stage.gone("B")
+    else:
+        bridging.given_back(nearest, stage.token("c", "1"), stage.now)
+        stage._collect()
+    assert stage.delivered() == [("C", "1")]
+    assert bridging.via(b"echo") == ["C", "E"]
+    assert gather(stage)[-1] == ("D", {b"echo": ("A", "C", "E")}, [])
+
+
+def small_link(stage: Stage, name: str, **offers: tuple[str, ...]) -> Worker:
+    """A neighbour that takes one request at a time."""
+    held = link(stage, name)
+    held.free = held.credit = 1
+    bridging = stage.bus.bridging
+    assert bridging is not None
+    bridging.hear(name, {key.encode(): path for key, path in offers.items()}, [], True, stage.now)
+    stage._collect()
+    return held
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_neighbour_that_gives_something_back_has_room_for_something_else(waits: bool) -> None:
+    stage, bridging = bridged()
+    held = small_link(stage, "B", echo=("B",), other=("B",))
+    stage.submit("c", "1")
+    if waits:
+        stage.submit("c", "2", "other")
+    assert stage.delivered() == [("B", "1")]
+    bridging.given_back(held, stage.token("c", "1"), stage.now)
+    stage._collect()
+    if not waits:
+        stage.submit("c", "2", "other")
+    assert stage.delivered() == [("B", "2")]
+
+
+def test_every_service_that_is_too_much_is_counted() -> None:
+    stage, bridging = bridged(Limits(services=1))
+    link(stage, "B", one=("B",), two=("B",), three=("B",))
+    assert bridging.ignored == 2
+    assert len(stage.bus.services) == 1
+
+
+def test_neighbours_that_are_equally_near_take_turns_whatever_else_is_looked_at() -> None:
+    stage, bridging = bridged()
+    for name in ("B", "C"):
+        link(stage, name, echo=(name,))
+    turns = []
+    for number in range(4):
+        stage.submit("c", str(number))
+        ((name, _),) = stage.delivered()
+        turns.append(name)
+        stage.result(name, stage.token("c", str(number)))
+        bridging.settle(b"echo", stage.now)
+    assert turns == ["B", "C", "B", "C"]
+
+
+def test_a_neighbour_that_gave_something_back_is_found_among_others_that_offer_the_same() -> None:
+    stage, bridging = bridged()
+    held = small_link(stage, "B", echo=("B",), other=("B",))
+    stage.submit("c", "1")
+    small_link(stage, "C", other=("C",))
+    stage.submit("c", "2", "other")
+    assert stage.delivered() == [("B", "1"), ("C", "2")]
+    bridging.given_back(held, stage.token("c", "1"), stage.now)
+    stage._collect()
+    stage.submit("c", "3", "other")
+    assert stage.delivered() == [("B", "3")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha1
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from polybus.client.sessions import client_session
 from polybus.client.sessions.port import Accepted, Done, Failed
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import desk, events
 from polybus.core.bus import Bus
 from polybus.core.envelope import Submission
 from polybus.core.lifecycle import RequestState
@@ -27,7 +28,7 @@ from polybus.dialects.mdp2 import Mdp2
 from polybus.dialects.mdr import Mdr
 from polybus.dialects.port import RouterEar
 from support.exchange import Exchange
-from support.stage import LedgerStage, client, worker
+from support.stage import NEVER_DEAD, LedgerStage, client, worker
 
 LINKS = {"ebus": 1, "emqp": 2, "mdp1": 3, "mdp2": 3, "mdr": 3, "dbp": 4}
 WORKERS = 9
@@ -693,3 +694,137 @@ def test_a_draining_broker_takes_no_jobs_and_still_answers_questions(stage: Ledg
     assert stage.one(act.Refuse).reason is Reason.DRAINING
     assert stage.facts("j")["state"] == "waiting"
     assert worker("w") in stage.bus.workers
+
+
+# -- when something is said, and to whom ----------------------------------------------------------
+
+
+def test_who_wants_no_reply_gets_its_receipt_alone(stage: LedgerStage) -> None:
+    stage.job("j")
+    stage.write()
+    silent = JobOptions(reply_requested=False)
+    calls = [
+        ("submit", envelope(id="k")),
+        ("submit", envelope(id="k", reply="result")),
+        ("submit", b'[{"service": "echo", "id": "l"}]'),
+        ("result", b"j"),
+        ("job", b"j"),
+        ("schedule", b'{"do": "list"}'),
+        ("cancel", b"j"),
+    ]
+    for number, (service, body) in enumerate(calls):
+        for receipt in (False, True):
+            stage.taken.clear()
+            stage.call("c", str(number), service, body, options=silent, receipt=receipt)
+            stage.write()
+            words = [word for word in stage.taken if isinstance(word, act.Accept | act.Answer | act.Refuse)]
+            accept = act.Accept(client("c"), "c", b"polybus." + service.encode(), str(number).encode())
+            assert words == [accept][:receipt], (service, receipt)
+    assert len(stage.bus.waiters) == 0
+
+
+def test_who_asks_for_a_result_gets_its_receipt_at_once(stage: LedgerStage) -> None:
+    stage.job("j")
+    stage.write()
+    stage.taken.clear()
+    stage.call("c", "1", "result", b"j", receipt=True)
+    assert stage.one(act.Accept).request_id == b"1"
+    assert stage.nothing()
+    stage.result("w", stage.job_request("j").token, [b"7"])
+    stage.write()
+    assert answers(stage) == [(b"1", b"7")]
+
+
+def test_an_id_may_come_in_several_frames(stage: LedgerStage) -> None:
+    stage.job("some job")
+    stage.write()
+    stage.taken.clear()
+    stage.submit("c", "1", "polybus.cancel", [b"some", b" ", b"job"])
+    stage.write()
+    assert answers(stage) == [(b"1", b'{"cancelled":true}')]
+
+
+def test_nothing_is_said_of_a_group_before_it_is_on_disk() -> None:
+    stage = LedgerStage()
+    stage.call("c", "1", "submit", b'{"group": [{"service": "a"}], "id": "g"}', receipt=True)
+    stage.call("d", "2", "job", b"g")
+    stage.call("e", "3", "submit", b'{"group": [{"service": "a"}], "id": "g"}')
+    assert stage.nothing()
+    stage.write()
+    assert stage.one(act.Accept).request_id == b"1"
+    facts = b'{"job":"g","state":"running","group":1,"missing":1}'
+    assert answers(stage) == [(b"1", b'{"job":"g"}'), (b"2", facts), (b"3", b'{"job":"g"}')]
+    assert stage.bus.counters.duplicates == 1
+    # It is on disk, whatever else is not.
+    stage.job("other", service="a")
+    stage.call("d", "4", "job", b"g")
+    assert answers(stage) == [(b"4", facts)]
+
+
+def test_if_a_group_cannot_be_written_all_who_asked_are_told() -> None:
+    stage = LedgerStage()
+    stage.call("c", "1", "submit", b'{"group": [{"service": "a"}], "id": "g"}', receipt=True)
+    stage.call("d", "2", "job", b"g")
+    stage.refuse_writes("the disk is full")
+    assert {(word.client, word.request_id, word.reason) for word in stage.actions(act.Refuse)} == {
+        (client("c"), b"1", Reason.STORE_UNAVAILABLE),
+        (client("d"), b"2", Reason.STORE_UNAVAILABLE),
+    }
+    assert stage.nothing()
+    # It would not be accepted now; one without a guarantee is.
+    stage.group("g", {"service": "a"})
+    assert stage.one(act.Refuse).reason is Reason.STORE_UNAVAILABLE
+    assert (stage.bus.groups, stage.bus.desk.known) == ({}, {})
+    stage.group("g", {"service": "a", "guarantee": False})
+    assert answers(stage) == [(b"submit g", b'{"job":"g"}')]
+
+
+def test_a_group_without_a_guarantee_waits_for_nothing_on_disk() -> None:
+    stage = LedgerStage()
+    stage.job("other")
+    stage.group("g", {"service": "a", "guarantee": False})
+    assert answers(stage) == [(b"submit g", b'{"job":"g"}')]
+
+
+def test_a_group_may_have_as_many_members_as_the_limit_says() -> None:
+    stage = LedgerStage(Limits(group_size=2))
+    stage.group("g", {"service": "a"}, {"service": "b"})
+    stage.write()
+    assert answers(stage) == [(b"submit g", b'{"job":"g"}')]
+
+
+def test_how_old_a_job_is_in_milliseconds(stage: LedgerStage) -> None:
+    stage.job("j")
+    stage.write()
+    stage.taken.clear()
+    stage.now += 1.23456
+    assert stage.facts("j")["age_s"] == 1.235
+
+
+def test_a_job_of_a_service_whose_name_is_no_text_is_told_all_the_same() -> None:
+    stage = LedgerStage()
+    stage.do(events.WorkerUp(worker("w"), "w", ((b"s\xff", 0),), NEVER_DEAD))
+    schedule = (None, False, "k", b"s\xff", b"work", JobOptions(reply_requested=False, guarantee=True))
+    stage.do(events.Schedule(client("c"), "c", b"1", *schedule, interval_s=60.0))
+    stage.write()
+    stage.wait(1.0)
+    stage.write()
+    (job_id,) = stage.bus.desk.known
+    assert stage.facts(job_id.decode())["service"] == "s\ufffd"
+    stage.result("w", stage.job_request(job_id.decode()).token)
+    stage.write()
+    assert stage.facts(job_id.decode()) == {"job": job_id.decode(), "service": "s\ufffd", "state": "done"}
+
+
+def test_a_job_gets_an_id_where_sha1_is_forbidden_for_security(
+    stage: LedgerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_in_fips_mode(data: bytes, *, usedforsecurity: bool = True) -> Any:
+        if usedforsecurity:
+            raise ValueError("disabled for FIPS")
+        return sha1(data, usedforsecurity=False)
+
+    monkeypatch.setattr(desk, "sha1", as_in_fips_mode)
+    stage.job(None)
+    stage.write()
+    assert len(stage.delivered()) == 1

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polybus.core import actions as act
+from polybus.core import events
 from polybus.core.envelope import Listed
+from polybus.core.ledger import Accepted, Line
 from polybus.core.model import Limits, Reason
-from support.stage import LedgerStage
+from support.stage import LedgerStage, client
 
 
 @pytest.fixture
@@ -122,8 +124,10 @@ def test_chains_and_groups_may_be_in_it(stage: LedgerStage) -> None:
 def test_if_they_cannot_be_written_all_are_refused_and_may_be_sent_again(stage: LedgerStage) -> None:
     data = message({"id": "a"}, {"id": "b"})
     submit(stage, data)
+    first = stage.job_request("a").token
     stage.refuse_writes()
-    assert stage.one(act.Refuse).reason is Reason.STORE_UNAVAILABLE
+    refusal = stage.one(act.Refuse)
+    assert (refusal.reason, refusal.token) == (Reason.STORE_UNAVAILABLE, first)
     assert not stage.bus.desk.known
     stage.recover()
     submit(stage, data, number="2")
@@ -132,9 +136,97 @@ def test_if_they_cannot_be_written_all_are_refused_and_may_be_sent_again(stage: 
     assert len(stage.delivered()) == 2
 
 
+@pytest.mark.parametrize("first_is_stored", [False, True])
+@pytest.mark.parametrize("second_is_stored", [False, True])
+@pytest.mark.parametrize("group", [False, True])
+def test_a_list_with_jobs_that_were_sent_before_is_only_certain_if_all_are_on_disk(
+    first_is_stored: bool, second_is_stored: bool, group: bool
+) -> None:
+    """The lines of one list may be of two transactions then, and the disk may refuse either."""
+    stage = LedgerStage()
+
+    def data(*names: str) -> bytes:
+        facts = {"service": None, "group": [{"service": "echo"}], "body": b""} if group else {}
+        return message(*({"id": name, **facts} for name in names))
+
+    def settle(number: int, lines: list[Line], is_stored: bool) -> None:
+        tokens = tuple(line.token for line in lines if isinstance(line, Accepted))
+        if is_stored:
+            stage.store.write(lines)
+        else:
+            stage.do(events.Unwritten(tokens, "the disk is full"))
+        stage.do(events.Written(number))
+
+    submit(stage, data("a"))
+    first = stage.bus.take_lines()
+    submit(stage, data("a", "b"), number="2", receipt=True)
+    second = stage.bus.take_lines()
+    assert stage.nothing()
+    settle(*first, first_is_stored)
+    settle(*second, second_is_stored)
+    words = [word for word in stage.taken if getattr(word, "request_id", b"") == b"2"]
+    if first_is_stored and second_is_stored:
+        assert [type(word) for word in words] == [act.Accept, act.Answer]
+    else:
+        assert [getattr(word, "reason", word) for word in words] == [Reason.STORE_UNAVAILABLE]
+    assert stage.bus.shared_words == {}
+    # Whatever happened, it may be sent again.
+    stage.taken.clear()
+    submit(stage, data("a", "b"), number="3")
+    stage.write()
+    assert answer(stage) == {"jobs": 2, "refused": {}}
+    assert len(stage.contents().jobs) == 2
+
+
 def test_what_is_not_guaranteed_is_told_at_once(stage: LedgerStage) -> None:
     submit(stage, message({"id": "a", "guarantee": False}))
     assert answer(stage)["jobs"] == 1
+
+
+def test_what_needs_no_disk_is_told_at_once_whatever_waits_for_the_disk(stage: LedgerStage) -> None:
+    """Jobs without a guarantee, jobs that are on disk, and jobs that have ended."""
+    fleeting = message({"id": "fleeting", "guarantee": False})
+    running, ended = message({"id": "running"}), message({"id": "ended"})
+    submit(stage, running)
+    submit(stage, ended, number="2")
+    stage.write()
+    stage.result("w", stage.job_request("ended").token)
+    stage.write()
+    stage.job("other")
+    stage.taken.clear()
+    for number, data in enumerate((fleeting, running, ended)):
+        submit(stage, data, number=str(number))
+        assert stage.one(act.Answer).body == [b'{"jobs":1,"refused":{}}']
+        assert not stage.actions(act.Accept), "nobody asked for a receipt"
+
+
+def test_a_group_in_it_is_told_when_it_is_on_disk(stage: LedgerStage) -> None:
+    def group(guarantee: bool) -> bytes:
+        members = [{"service": "echo", "body": "x", "guarantee": guarantee}]
+        return message({"id": f"g{guarantee}", "service": None, "group": members, "body": b""})
+
+    submit(stage, group(True))
+    assert stage.nothing()
+    stage.write()
+    assert answer(stage) == {"jobs": 1, "refused": {}}
+    submit(stage, group(False), number="2")
+    assert answer(stage) == {"jobs": 1, "refused": {}}
+    submit(stage, message({"id": "other"}), number="3")
+    stage.nothing()
+    submit(stage, group(True), number="4")
+    assert answer(stage) == {"jobs": 1, "refused": {}}, "it has been on disk for a while"
+
+
+def test_whoever_listens_hears_what_was_refused(stage: LedgerStage) -> None:
+    nameless: dict[str, Any] = {"service": None, "group": [], "body": b""}
+    submit(stage, message({"id": "a", "service": "polybus.job"}, {"body": b""}, nameless))
+    records = stage.told("rejected")
+    assert [(one.request_id, one.service, one.reason, one.client) for one in records] == [
+        (b"a", b"polybus.job", "bad_job", client("c")),
+        (b"", b"echo", "bad_job", client("c")),
+        (b"", b"", "bad_job", client("c")),
+    ]
+    assert stage.bus.refusals == {"bad_job": 3}
 
 
 @pytest.mark.parametrize(

@@ -185,11 +185,33 @@ def test_options_that_were_asked_for_once_are_not_mixed_up(monkeypatch: pytest.M
     assert envelope.encoded("a") == b"a"
 
 
+def test_options_are_known_at_sight_if_they_come_again_and_not_kept_for_ever() -> None:
+    """What is done with the options of a job is done once for all jobs that have the very same options."""
+
+    def asked(number: int) -> JobOptions:
+        return envelope.options_of(JobSpec("s", timeout_s=1000.0 + number), ())
+
+    usual = envelope.read_submission([head()])[0]
+    assert envelope.options_of(usual, ()) is envelope.options_of(usual, ())
+    first = asked(0)
+    again = []
+    for number in range(1, 4):
+        asked(number)
+        again.append(asked(0) is first)
+    # It may have been time to forget all of them in between.
+    assert sum(again) >= 2
+    assert [asked(number).timeout_s for number in range(4, 3000)] == [1000.0 + n for n in range(4, 3000)]
+    assert asked(0) is not first
+    assert asked(0) == first
+
+
 @pytest.mark.parametrize(
     ("body", "result", "expected"),
     [
         ("", [b"7"], b"7"),
         ("", [b"a", b"b"], b"ab"),
+        ("", [], b""),
+        ('["run", {"args": [1]}]', [], b'["run",{"args":[null,1]}]'),
         ('["run", {"args": [1]}]', [b"7"], b'["run",{"args":[7,1]}]'),
         ('["run", {}]', [b'{"x": 1}'], b'["run",{"args":[{"x":1}]}]'),
         ('["run", {"args": [1]}]', [b""], b'["run",{"args":[null,1]}]'),

@@ -10,6 +10,7 @@ import pytest
 
 from polybus.core import actions as act
 from polybus.core import events
+from polybus.core.ledger import Ended
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Limits, QueuePolicy, Reason
 from polybus.core.revival import revive
@@ -519,3 +520,59 @@ def test_only_a_group_that_was_written_down_is_struck_out(stage: LedgerStage, gu
     assert not stage.bus.groups
     struck = [type(line).__name__ for line in stage.pen.written if type(line).__name__.endswith("rouped")]
     assert struck == (["Grouped", "Ungrouped"] if guarantee else [])
+
+
+def test_a_result_in_several_frames_is_one_value_of_the_list(stage: LedgerStage) -> None:
+    stage.group("g", step("echo"), step("b"), reply="result")
+    stage.write()
+    first, second = run_members(stage, 2)
+    stage.result("w", first.token, [b'{"a"', b":1}"])
+    stage.result("w", second.token, [b"no ", b"json"])
+    stage.write()
+    assert stage.one(act.Answer).body == [b'[{"a":1},"no json"]']
+
+
+def test_what_follows_a_group_is_a_member_of_none(stage: LedgerStage) -> None:
+    stage.group("g", step("echo"), then=[step("c")])
+    stage.write()
+    finish(stage, order(stage).token, 1)
+    assert order(stage).options.group == b""
+    assert [job.options.group for job in stage.contents().jobs] == [b""]
+
+
+def test_a_member_whose_result_is_gone_makes_its_group_fail(stage: LedgerStage) -> None:
+    stage.group("g", step("echo"), step("b"), then=[step("c")])
+    stage.write()
+    first, second = run_members(stage, 2)
+    finish(stage, first.token, 1)
+    # Somebody threw it out of the store while the broker was down.
+    stage.store.write([Ended(second.token)])
+    stage.restart()
+    stage.worker("w", "echo", "b", "c", credit=10)
+    stage.write()
+    assert not stage.bus.groups
+    assert not stage.contents().groups
+    facts = stage.facts("g")
+    assert (facts["state"], facts["reason"]) == ("failed", "group_failed")
+    assert facts["detail"] == "1 of 2 jobs failed; the first: its result is gone"
+    assert not stage.actions(act.Deliver)
+
+
+def test_a_member_that_is_revived_when_its_group_has_failed_ends_alone(stage: LedgerStage) -> None:
+    stage.group("g", step("echo"))
+    stage.write()
+    stage.fail("w", order(stage).token)
+    stage.write()
+    assert stage.facts("g")["state"] == "failed"
+    revive(stage.bus, stage.dead()[0], stage.now)
+    stage.write()
+    finish(stage, order(stage).token, 1)
+    assert (stage.facts("g/0")["state"], stage.facts("g")["state"]) == ("done", "failed")
+
+
+def test_the_end_of_a_step_is_observed_as_an_answer_without_further_words(stage: LedgerStage) -> None:
+    stage.job("j", then=[step("b")])
+    stage.write()
+    finish(stage, order(stage).token, 1)
+    (record,) = stage.told("replied")
+    assert (record.service, record.reason, record.detail) == (b"echo", "", "")

@@ -325,3 +325,21 @@ def test_without_listeners_no_summary_is_made_and_rates_begin_anew() -> None:
     for number in range(3):
         stage.submit("c", f"more {number}", "echo")
     assert studio.monitor.summary(stage.now)["accepted_per_s"] == 1.0
+    # Nobody listens for a second: what happened before the next listener came is not in its first rates.
+    studio.subscribe(b"polybus/monitor/summary", wanted=False)
+    studio.monitor.tick(stage.now)
+    stage.submit("c", "unheard", "echo")
+    assert studio.monitor.summary(stage.now + 1.0)["accepted_per_s"] == 0.0
+
+
+def test_what_others_observe_is_not_published_while_nobody_listens() -> None:
+    """The journal and `polybus tap` make the bus observe, too."""
+    studio = Studio()
+    studio.stage = Stage(watched=True)
+    studio.monitor = monitor.Monitor(studio.stage.bus, dict, str)
+    studio.stage.worker("w", "echo")
+    assert studio.stage.told("worker_up")
+    assert studio.said() == []
+    studio.subscribe(b"polybus/")
+    studio.stage.gone("w")
+    assert [topic for topic, _ in studio.said()] == ["polybus/monitor/worker_down"]

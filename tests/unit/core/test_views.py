@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from polybus.core.model import Heartbeat, QueuePolicy, Service
+from polybus.core import events
+from polybus.core.bridging import Bridging
+from polybus.core.model import PLAIN_CALL, Heartbeat, QueuePolicy, Service
 from polybus.core.views import (
     RATE_SPAN_S,
     Rates,
+    is_late,
+    load_of,
+    nodes,
+    peer_name,
     request_view,
     requests,
     service_view,
@@ -16,7 +22,8 @@ from polybus.core.views import (
     worker_view,
     workers,
 )
-from support.stage import Stage
+from support.stage import NEVER_DEAD, Stage, client
+from support.stage import worker as at
 
 
 def test_a_rate_is_counted_over_the_last_seconds() -> None:
@@ -212,3 +219,147 @@ def test_totals_count_what_is_there() -> None:
         "nodes_lapsed",
     } <= found.keys()
     assert found["kept_replies_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("identity", "name"),
+    [
+        (b"probe 1", "probe 1"),
+        ("Zürich".encode(), "Zürich"),
+        (b"\xff\x01", "ff01"),
+        (b"\x00probe", "0070726f6265"),
+        (b"a\nb", "610a62"),
+        (b"", ""),
+    ],
+)
+def test_an_identity_is_told_as_text_if_people_can_read_it(identity: bytes, name: str) -> None:
+    assert peer_name((1, identity)) == name
+
+
+def test_times_and_shares_are_told_to_a_thousandth() -> None:
+    stage = Stage()
+    stage.bus.wall_offset = 1e6
+    worker = stage.worker("w", "mail", credit=3, heartbeat=Heartbeat(8.0, 2.0))
+    stage.now += 0.12216
+    stage.submit("c", "1", "mail", ttl_s=60.0)
+    request = stage.request("c", "1")
+    stage.heard("w")
+    now = stage.now + 1.23456
+    view = worker_view(worker, now, str)
+    assert (view["up_s"], view["silent_s"], view["load"]) == (1.357, 1.235, 0.333)
+    view = service_view(stage.bus.services[b"mail"], now, str)
+    assert (view["up_s"], view["silent_s"], view["load"]) == (1.357, 1.235, 0.333)
+    view = request_view(request, now, str)
+    assert (view["age_s"], view["expires_in_s"]) == (1.235, 58.765)
+    stage.wait(9.0)
+    (view,) = workers(stage.bus, stage.now, str)
+    assert (view["state"], view["silent_since"]) == ("silent", 1_001_000.122)
+
+
+def test_half_of_the_slots_are_taken() -> None:
+    stage = Stage()
+    worker = stage.worker("w", "mail", credit=2)
+    stage.submit("c", "1", "mail")
+    assert load_of((worker,)) == 0.5
+    assert load_of(()) is None
+
+
+def test_a_worker_with_very_frequent_heartbeats_is_late_as_well() -> None:
+    stage = Stage()
+    worker = stage.worker("w", heartbeat=Heartbeat(0.6, 0.2))
+    assert not is_late(worker, stage.now + 0.29)
+    assert is_late(worker, stage.now + 0.31)
+
+
+def test_a_count_lasts_for_its_span_and_rates_are_told_to_a_hundredth() -> None:
+    rates = Rates()
+    service = Service(b"mail")
+    services = {b"mail": service}
+    rates.sample(services, 100.0)
+    service.answered = 10
+    # Too soon for another count, however often it is asked for.
+    for soon in (1.0, 2.0, 3.0, RATE_SPAN_S - 0.1):
+        rates.sample(services, 100.0 + soon)
+    assert rates.of(service, 107.0) == 1.43
+
+
+def test_a_scheduler_is_told_from_a_worker() -> None:
+    stage = Stage()
+    stage.do(events.SchedulerUp(at("s"), "emqp", NEVER_DEAD))
+    stage.worker("w", "mail")
+    assert {row["worker"]: row["role"] for row in workers(stage.bus, stage.now, str)} == {
+        "s": "scheduler",
+        "w": "worker",
+    }
+
+
+def test_names_that_are_no_text_are_told_all_the_same() -> None:
+    stage = Stage()
+    stage.do(events.WorkerUp(at("w"), "w", ((b"s\xff", 1),), NEVER_DEAD))
+    stage.do(events.Submit(client("c"), "c", b"\xfe", b"s\xff", [], PLAIN_CALL))
+    stage.do(events.Register((2, b"n"), "v", b"n\xff", {}, 0.0))
+    (service,) = services(stage.bus, stage.now, str)
+    (worker,) = workers(stage.bus, stage.now, str)
+    (request,) = requests(stage.bus, stage.now, str, 9)
+    (node,) = nodes(stage.bus, stage.now)
+    assert (service["service"], worker["services"], node["node"]) == ("s\ufffd", {"s\ufffd": 1}, "n\ufffd")
+    assert (request["service"], request["request_id"]) == ("s\ufffd", "fe")
+
+
+def test_services_are_listed_by_name_with_their_rates_and_the_way_to_them() -> None:
+    stage = Stage()
+    for name in ("mail", "echo"):
+        stage.worker(f"w {name}", name)
+    assert [(row["service"], row["rate_per_s"], row["via"]) for row in services(stage.bus, 1.0, str)] == [
+        ("echo", 0.0, []),
+        ("mail", 0.0, []),
+    ]
+    rates = Rates()
+    rates.sample(stage.bus.services, stage.now)
+    stage.bus.services[b"mail"].answered += 20
+    stage.bus.bridging = bridging = Bridging(stage.bus, "A")
+    stage.do(events.WorkerUp(at("B"), "B", (), NEVER_DEAD))
+    bridging.join("B", stage.bus.workers[at("B")], stage.now)
+    bridging.hear("B", {b"far": ("B", "D")}, [], True, stage.now)
+    rows = {row["service"]: row for row in services(stage.bus, stage.now + 10.0, str, rates)}
+    assert {name: row["rate_per_s"] for name, row in rows.items()} == {
+        "echo": 0.0,
+        "far": 0.0,
+        "mail": 2.0,
+    }
+    assert (rows["far"]["via"], rows["mail"]["via"]) == (["B", "D"], [])
+
+
+def test_no_more_requests_are_listed_than_asked_for() -> None:
+    stage = Stage()
+    for number in range(4):
+        stage.submit("c", str(number), "mail")
+    for limit in (0, 1, 3, 4, 9):
+        listed = [row["request_id"] for row in requests(stage.bus, stage.now, str, limit)]
+        assert listed == [str(number) for number in range(min(limit, 4))]
+
+
+def test_nodes_tell_how_they_are_heard_where_they_are_and_what_they_do() -> None:
+    stage = Stage()
+    serves = events.WorkerUp(at("called"), "v", ((b"called", 0),), NEVER_DEAD, 4)
+    facts = {"ip": "10.0.0.1", "port": 7, "function": "probe"}
+    stage.do(events.Register(at("called"), "v", b"called", facts, 1.0, serves=serves))
+    stage.do(events.Register(at("asked"), "v", b"asked", {"ip": "10.0.0.2"}, 1.0, quiet=True))
+    stage.do(events.Register(at("pulses"), "v", b"pulses", {"port": 9}, 1.0, ip="10.0.0.3"))
+    stage.do(events.Pulse(b"pulses", ("10.0.0.3", 4000)))
+    for number in ("1", "2"):
+        stage.submit("c", number, "called")
+    stage.result("called", stage.token("c", "1"))
+    fields = ("node", "beats", "address", "function", "in_flight", "done", "load")
+    assert [tuple(row[field] for field in fields) for row in nodes(stage.bus, stage.now)] == [
+        ("asked", "asked", "", "", 0, 0, None),
+        ("called", "tcp", "10.0.0.1:7", "probe", 1, 1, 0.25),
+        ("pulses", "udp", "", "", 0, 0, None),
+    ]
+
+
+def test_totals_say_whether_things_can_be_written_down() -> None:
+    stage = Stage()
+    for trouble, told in (("", "well"), ("the disk is full", "the disk is full")):
+        stage.bus.store_trouble = trouble
+        assert totals(stage.bus)["store"] == told

@@ -87,3 +87,24 @@ def test_questions_without_ids_are_different_waiters_for_each_client_and_job() -
     waiters.forget(ADA, b"")
     assert waiters.of(b"j") == [waiter(BOB), waiter(ADA, b"1")]
     assert (waiters.count_of(ADA), waiters.count_of(BOB), len(waiters)) == (1, 1, 2)
+
+
+def test_the_same_question_is_the_same_whoever_asked_without_an_id_in_between() -> None:
+    waiters = Waiters()
+    for request_id in (b"1", b"", b"1"):
+        waiters.add(b"j", waiter(ADA, request_id))
+    assert waiters.of(b"j") == [waiter(ADA, b"1"), waiter(ADA)]
+
+
+def test_nothing_is_left_of_those_who_wait_no_longer() -> None:
+    waiters = Waiters()
+    for number in range(4):
+        client = (1, b"c%d" % number)
+        for job in (b"j", b"k"):
+            waiters.add(job, waiter(client, b"%d" % number))
+    waiters.take(b"j")
+    waiters.forget((1, b"c0"), b"0")
+    waiters.forget_all((1, b"c1"))
+    waiters.take_oldest()
+    waiters.take_oldest()
+    assert vars(waiters) == vars(Waiters())
