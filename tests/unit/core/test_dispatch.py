@@ -9,6 +9,7 @@ from polybus.core.durable import peer_text
 from polybus.core.ledger import Started, Waiting
 from polybus.core.lifecycle import WorkerState
 from polybus.core.model import JobOptions, Limits, QueuePolicy
+from polybus.errors import LocalProtocolError
 from support.stage import NEVER_DEAD, LedgerStage, Stage, client, worker
 
 
@@ -203,6 +204,17 @@ def test_that_a_job_started_is_written_down_when_it_has_lasted_a_while(
     assert stage.bus.next_at(stage.now) > stage.now, "nothing more is due"
     stage.wait(0.2)
     assert [line.token for line in stage.bus.lines if isinstance(line, Started)] == [first, second]
+
+
+def test_what_has_ended_is_never_handed_out() -> None:
+    stage = Stage()
+    held = stage.worker("w")
+    stage.submit("c", "1")
+    ended = stage.request("c", "1")
+    stage.result("w")
+    with pytest.raises(LocalProtocolError):
+        dispatching.hand_over(stage.bus, ended, held, stage.now)
+    assert (held.free, held.inflight) == (1, {})
 
 
 def test_credit_is_respected() -> None:
