@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from polybus.core import dispatching, events, requests
@@ -215,6 +217,59 @@ def test_what_has_ended_is_never_handed_out() -> None:
     with pytest.raises(LocalProtocolError):
         dispatching.hand_over(stage.bus, ended, held, stage.now)
     assert (held.free, held.inflight) == (1, {})
+
+
+def test_two_queues_of_the_same_weight_have_their_turns_and_pass_over_nobody() -> None:
+    stage = Stage()
+    offers = ((b"a", 5), (b"b", 5), (b"light", 1))
+    stage.do(events.WorkerUp(worker("two"), None, offers[:2], NEVER_DEAD, credit=1))
+    for service in ("a", "b"):
+        for number in range(3):
+            stage.submit("c", f"{service}{number}", service)
+    for _ in range(5):
+        stage.result("two")
+    # The first one found it idle, and is nobody's turn.
+    assert [name[0] for _, name in stage.delivered()][1:] == ["a", "b", "a", "b", "b"]
+    stage.gone("two")
+    stage.do(events.WorkerUp(worker("w"), None, offers, NEVER_DEAD, credit=1))
+    for number in range(20):
+        stage.submit("c", f"{'ab'[number % 2]}{number}", "ab"[number % 2])
+    for _ in range(7):
+        stage.result("w")
+    stage.delivered()
+    stage.submit("c", "light", "light")
+    for _ in range(10):
+        stage.result("w")
+    assert "light" not in [name for _, name in stage.delivered()]
+    stage.result("w")
+    assert stage.delivered() == [("w", "light")]
+
+
+def test_the_turn_of_a_lighter_queue_is_not_taken_by_one_that_is_as_heavy() -> None:
+    stage = Stage()
+    offers = ((b"equal", 5), (b"light", 1), (b"heavy", 5))
+    stage.do(events.WorkerUp(worker("w"), None, offers, NEVER_DEAD, credit=1))
+    for number in range(20):
+        stage.submit("c", f"heavy{number}", "heavy")
+    stage.submit("c", "light", "light")
+    for _ in range(10):
+        stage.result("w")
+    assert {name[:5] for _, name in stage.delivered()} == {"heavy"}
+    stage.submit("c", "equal", "equal")
+    stage.result("w")
+    assert stage.delivered() == [("w", "light")]
+
+
+def test_a_second_attempt_goes_to_the_least_recently_used() -> None:
+    stage = Stage()
+    for name in "ab":
+        stage.worker(name)
+    stage.submit("c", "1", options=JobOptions(retries=1, backoff_s=0.1))
+    assert stage.delivered() == [("a", "1")]
+    assert stage.bus.starts_at == inf, "nothing is to be written down of what is not guaranteed"
+    stage.fail("a")
+    stage.wait(0.3)
+    assert stage.delivered() == [("b", "1")]
 
 
 def test_credit_is_respected() -> None:
