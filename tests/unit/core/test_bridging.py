@@ -377,6 +377,17 @@ def test_a_silent_worker_that_is_heard_again_offers_its_services_to_neighbours_a
     assert told(stage) == [("B", {b"echo": ("A",)}, [])]
 
 
+def test_a_service_that_a_worker_offers_later_is_told_to_neighbours() -> None:
+    stage, _ = bridged()
+    link(stage, "B")
+    stage.worker("w")
+    stage.wait(GATHER_S + 0.1)
+    stage.actions(Advertise)
+    stage.do(events.Offer(worker("w"), "w", b"more"))
+    stage.wait(GATHER_S + 0.1)
+    assert told(stage) == [("B", {b"more": ("A",)}, [])]
+
+
 def test_a_service_that_nobody_offers_is_not_made_by_looking_at_it() -> None:
     stage, bridging = bridged()
     bridging.settle(b"unknown", stage.now)

@@ -326,3 +326,40 @@ def test_a_connection_is_tried_twice_within_half_a_second_whatever_else_is_to_be
     assert [one.node for one in denied] == [peer("stranger")]
     assert stage.now - began == 0.5
     assert len(asked) == 2
+
+
+def test_who_leaves_claims_nothing_any_more_and_others_still_do() -> None:
+    stage = claimed("a", "b")
+    stage.do(events.NodeLeft(peer("new-a"), b""))
+    assert set(stage.bus.catalog.claims) == {b"b"}
+
+
+def test_whether_each_of_several_connections_is_open_is_found_out_by_two_questions() -> None:
+    stage = Stage()
+    for name in ("a", "b"):
+        register(stage, name, f"p-{name}")
+    for name in (b"a", b"b"):
+        stage.do(events.UpdateNode(peer("stranger"), "stranger", name, {"note": "?"}))
+    stage.wait(0.7)
+    assert sorted(ask.peer for ask in stage.actions(act.Ask)) == sorted([peer("p-a"), peer("p-b")] * 2)
+    assert [denial.name for denial in stage.actions(act.Deny)] == [b"a", b"b"]
+
+
+def test_a_node_that_was_dialled_in_vain_is_dialled_again_when_somebody_beats_for_it() -> None:
+    stage = Stage()
+    facts = {"ip": "10.0.0.1", "port": 1}
+    stage.do(events.Register(peer("p"), "p", b"n", facts, 1.0, serves=dialled("n")))
+    first = stage.one(act.Dial)
+    stage.nothing()
+    stage.do(events.Unasked((OUT, first.identity)))
+    assert stage.one(act.HangUp).identity == first.identity
+    assert not stage.bus.workers
+    assert not stage.actions(act.Ask), "there is nobody to be asked"
+    stage.do(events.NodeBeat(peer("stranger"), "stranger", b"n"))
+    again = stage.one(act.Dial)
+    assert (again.endpoint, again.identity != first.identity) == (ENDPOINT, True)
+    assert stage.one(act.Dismiss).peer == peer("stranger")
+    # A node that nobody calls is not dialled.
+    register(stage, "m", "q")
+    stage.do(events.NodeBeat(peer("stranger"), "stranger", b"m"))
+    assert not stage.actions(act.Dial)

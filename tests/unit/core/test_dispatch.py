@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
-from polybus.core import events, requests
+from polybus.core import dispatching, events, requests
+from polybus.core.durable import peer_text
+from polybus.core.ledger import Started, Waiting
 from polybus.core.lifecycle import WorkerState
-from support.stage import NEVER_DEAD, Stage, worker
+from polybus.core.model import JobOptions, Limits, QueuePolicy
+from polybus.errors import LocalProtocolError
+from support.stage import NEVER_DEAD, LedgerStage, Stage, client, worker
 
 
 def test_the_least_recently_used_is_next() -> None:
@@ -77,6 +83,193 @@ def test_only_what_passes_over_a_lighter_queue_counts(alone: int) -> None:
     stage.submit("c", "heavy", "heavy")
     stage.result("w")
     assert stage.delivered() == [("w", "heavy")]
+
+
+def test_what_passed_over_a_lighter_queue_is_forgotten_when_nobody_waits_there() -> None:
+    stage = Stage()
+    stage.do(events.WorkerUp(worker("w"), None, ((b"heavy", 5), (b"light", 1)), NEVER_DEAD, credit=1))
+    for number in range(20):
+        stage.submit("c", f"heavy{number}", "heavy")
+    stage.submit("c", "light", "light")
+    for _ in range(6):
+        stage.result("w")
+    stage.do(events.Cancel(client("c"), b"light"))
+    stage.result("w")
+    assert {name[:5] for _, name in stage.delivered()} == {"heavy"}
+    stage.submit("c", "again", "light")
+    for _ in range(10):
+        stage.result("w")
+    assert [name[:5] for _, name in stage.delivered()] == ["heavy"] * 10
+    stage.result("w")
+    assert stage.delivered() == [("w", "again")]
+
+
+def test_a_second_attempt_goes_to_the_heaviest_then_least_loaded_of_those_that_do_not_have_it() -> None:
+    stage = Stage(Limits(timeout_grace_s=0.0))
+    stage.worker("stuck", weight=9, credit=3)
+    stage.submit("c", "1", options=JobOptions(retries=3, backoff_s=0.1, timeout_s=1.0), ttl_s=100.0)
+    assert stage.delivered() == [("stuck", "1")]
+    stage.worker("light", weight=1, credit=3)
+    stage.worker("heavy but busy", weight=5, credit=3)
+    stage.worker("heavy", weight=5, credit=1)
+    stage.worker("full", weight=8, credit=1).free = 0
+    stage.bus.workers[worker("heavy but busy")].inflight[b"other"] = stage.request("c", "1")
+    stage.wait(1.3)
+    assert stage.delivered() == [("heavy", "1")]
+
+
+def test_only_what_is_guaranteed_is_written_down_when_it_is_queued_again() -> None:
+    stage = LedgerStage()
+    stage.worker("w")
+    stage.submit("c", "1")
+    stage.gone("w")
+    assert [request.reason for request in stage.told("requeued")] == ["it left"]
+    assert stage.bus.lines == []
+
+
+def test_what_is_guaranteed_is_written_down_to_be_due_at_once_when_it_is_queued_again() -> None:
+    stage = LedgerStage()
+    stage.worker("w")
+    stage.submit("c", "1", options=JobOptions(guarantee=True))
+    stage.write()
+    token = stage.token("c", "1")
+    stage.gone("w")
+    assert stage.bus.lines[-1:] == [Waiting(token, 1, 0.0, stage.request("c", "1").history)]
+
+
+def test_to_offer_one_more_service_is_not_to_be_used() -> None:
+    stage = Stage()
+    for name in "ab":
+        stage.worker(name)
+    stage.do(events.Offer(worker("a"), "a", b"more"))
+    stage.submit("c", "1")
+    assert stage.delivered() == [("a", "1")]
+
+
+def test_who_took_all_that_waited_gets_no_more_than_it_has_slots() -> None:
+    stage = Stage()
+    stage.worker("b")
+    for number in "123":
+        stage.submit("c", number)
+    stage.worker("a", credit=2)
+    assert stage.delivered() == [("b", "1"), ("a", "2"), ("a", "3")]
+    stage.submit("c", "4")
+    assert stage.delivered() == []
+
+
+def test_who_failed_gets_the_next_one_though_others_offer_the_service_as_well() -> None:
+    stage = Stage()
+    for name in "ab":
+        stage.worker(name)
+    for number in "12":
+        stage.submit("c", number)
+    stage.delivered()
+    stage.fail("a")
+    stage.submit("c", "3")
+    assert stage.delivered() == [("a", "3")]
+
+
+def test_the_lighter_queue_that_has_its_turn_is_one_that_may_start_something() -> None:
+    stage = Stage()
+    stage.bus.change_policies([("limited", QueuePolicy(concurrency=1))])
+    stage.worker("other", "limited")
+    for number in range(2):
+        stage.submit("c", f"limited{number}", "limited")
+    for number in range(12):
+        stage.submit("c", f"heavy{number}", "heavy")
+    stage.submit("c", "light", "light")
+    stage.delivered()
+    offers = ((b"idle", 1), (b"limited", 1), (b"equal", 5), (b"light", 1), (b"heavy", 5))
+    stage.do(events.WorkerUp(worker("w"), None, offers, NEVER_DEAD, credit=11))
+    assert [name[:5] for _, name in stage.delivered()] == ["heavy"] * 10 + ["light"]
+
+
+def test_that_a_job_started_is_written_down_when_it_has_lasted_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatching, "LINGER_S", 0.125)
+    stage = LedgerStage(starts_linger=True)
+    stage.worker("w", credit=3)
+    # Its client withdraws this one; the worker has not said anything about it yet.
+    stage.submit("c", "0", options=JobOptions(guarantee=True), ttl_s=100.0)
+    stage.write()
+    stage.do(events.Cancel(client("c"), b"0"))
+    stage.write()
+    for number, pause_s in (("1", 0.0625), ("2", 0.0)):
+        stage.submit("c", number, options=JobOptions(guarantee=True), ttl_s=100.0)
+        stage.write()
+        stage.now += pause_s
+    first, second = stage.token("c", "1"), stage.token("c", "2")
+    stage.now += 0.0625
+    stage.do(events.Tick())
+    assert stage.bus.lines == [Started(first, 1, peer_text(worker("w")))], "it has lasted exactly as long"
+    assert stage.bus.next_at(stage.now) > stage.now, "nothing more is due"
+    stage.wait(0.2)
+    assert [line.token for line in stage.bus.lines if isinstance(line, Started)] == [first, second]
+
+
+def test_what_has_ended_is_never_handed_out() -> None:
+    stage = Stage()
+    held = stage.worker("w")
+    stage.submit("c", "1")
+    ended = stage.request("c", "1")
+    stage.result("w")
+    with pytest.raises(LocalProtocolError):
+        dispatching.hand_over(stage.bus, ended, held, stage.now)
+    assert (held.free, held.inflight) == (1, {})
+
+
+def test_two_queues_of_the_same_weight_have_their_turns_and_pass_over_nobody() -> None:
+    stage = Stage()
+    offers = ((b"a", 5), (b"b", 5), (b"light", 1))
+    stage.do(events.WorkerUp(worker("two"), None, offers[:2], NEVER_DEAD, credit=1))
+    for service in ("a", "b"):
+        for number in range(3):
+            stage.submit("c", f"{service}{number}", service)
+    for _ in range(5):
+        stage.result("two")
+    # The first one found it idle, and is nobody's turn.
+    assert [name[0] for _, name in stage.delivered()][1:] == ["a", "b", "a", "b", "b"]
+    stage.gone("two")
+    stage.do(events.WorkerUp(worker("w"), None, offers, NEVER_DEAD, credit=1))
+    for number in range(20):
+        stage.submit("c", f"{'ab'[number % 2]}{number}", "ab"[number % 2])
+    for _ in range(7):
+        stage.result("w")
+    stage.delivered()
+    stage.submit("c", "light", "light")
+    for _ in range(10):
+        stage.result("w")
+    assert "light" not in [name for _, name in stage.delivered()]
+    stage.result("w")
+    assert stage.delivered() == [("w", "light")]
+
+
+def test_the_turn_of_a_lighter_queue_is_not_taken_by_one_that_is_as_heavy() -> None:
+    stage = Stage()
+    offers = ((b"equal", 5), (b"light", 1), (b"heavy", 5))
+    stage.do(events.WorkerUp(worker("w"), None, offers, NEVER_DEAD, credit=1))
+    for number in range(20):
+        stage.submit("c", f"heavy{number}", "heavy")
+    stage.submit("c", "light", "light")
+    for _ in range(10):
+        stage.result("w")
+    assert {name[:5] for _, name in stage.delivered()} == {"heavy"}
+    stage.submit("c", "equal", "equal")
+    stage.result("w")
+    assert stage.delivered() == [("w", "light")]
+
+
+def test_a_second_attempt_goes_to_the_least_recently_used() -> None:
+    stage = Stage()
+    for name in "ab":
+        stage.worker(name)
+    stage.submit("c", "1", options=JobOptions(retries=1, backoff_s=0.1))
+    assert stage.delivered() == [("a", "1")]
+    assert stage.bus.starts_at == inf, "nothing is to be written down of what is not guaranteed"
+    stage.fail("a")
+    stage.wait(0.3)
+    assert stage.delivered() == [("b", "1")]
 
 
 def test_credit_is_respected() -> None:

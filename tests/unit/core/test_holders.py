@@ -287,6 +287,26 @@ def test_nothing_is_sent_to_a_silent_worker_unless_the_verdict_depends_on_it(sta
     assert stage.nothing()
 
 
+def test_no_question_is_sent_to_a_silent_worker_whose_request_another_one_has_again(stage: Stage) -> None:
+    busy(stage, "u", "v")
+    while stage.request("c", "1").state is not RequestState.SUSPENDED:
+        stage.wait(0.05)
+    # The next look at both of them would be at once; v is heard before that.
+    stage.heard("v")
+    stage.taken.clear()
+    stage.wait(0.5)
+    assert not [beat for beat in stage.actions(act.Beat) if beat.worker.address == worker("u")]
+    check(stage)
+
+
+def test_a_silent_worker_that_came_by_itself_is_not_hung_up_on_when_it_is_gone(stage: Stage) -> None:
+    busy(stage, "w")
+    silence(stage)
+    stage.gone("w")
+    assert not stage.bus.silent
+    assert not stage.actions(act.HangUp)
+
+
 # -- coming back ----------------------------------------------------------------------------------
 
 
@@ -417,6 +437,19 @@ def test_a_worker_that_was_let_go_is_told_once(stage: Stage) -> None:
     stage.heard("w")
     assert len(stage.actions(act.Dismiss)) == 2, "it left, and the bus knows nothing of it"
     check(stage)
+
+
+@pytest.mark.parametrize("how", ["leaves", "schedules"])
+def test_a_worker_that_was_let_go_is_a_stranger_after_its_next_conversation(stage: Stage, how: str) -> None:
+    let_go(stage, "w")
+    stage.heard("w")
+    assert stage.one(act.Dismiss).peer == worker("w")
+    if how == "schedules":
+        stage.do(events.SchedulerUp(worker("w"), "w", LISTENS))
+    stage.gone("w")
+    stage.heard("w")
+    stage.heard("w")
+    assert [told.peer for told in stage.actions(act.Dismiss)] == [worker("w")] * 2
 
 
 def test_a_worker_that_was_let_go_is_told_again_if_it_does_not_stop(stage: Stage) -> None:

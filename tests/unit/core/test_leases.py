@@ -11,7 +11,7 @@ from polybus.core import catalog, events, views
 from polybus.core.leases import ANSWER_S, FASTEST_BEAT_S, LINES, MISSED_BEATS, NOTICE_S
 from polybus.core.ledger import Deregistered, NodeEntry, Registered
 from polybus.core.lifecycle import NodeState
-from polybus.core.model import Heartbeat, Reach
+from polybus.core.model import Heartbeat, QueuePolicy, Reach
 from polybus.core.tables import NO_STORE
 from support.stage import Stage
 
@@ -295,6 +295,7 @@ def test_who_sends_no_beats_is_asked_and_is_not_late() -> None:
         stage.wait(10.1)
         stage.do(events.Answered(stage.one(act.Ask).peer))
     assert "node_late" not in names(stage)
+    assert names(stage).count("node_up") == 1, "it was never away"
     stage.wait(41.0, step=0.5)
     assert not stage.bus.nodes
 
@@ -481,3 +482,21 @@ def test_after_a_restart_a_heartbeat_over_tcp_begins_a_new_conversation() -> Non
     assert stage.one(act.Dismiss).reason == act.UNKNOWN_WORKER
     stage.do(registration(serves=talking(b"again")))
     assert stage.one(act.Approve)
+
+
+@pytest.mark.parametrize(("quiet", "after_s"), [(False, 1.5), (True, 1.0)])
+def test_a_new_node_is_looked_at_when_its_first_beat_is_missing_or_the_first_question_is_due(
+    quiet: bool, after_s: float
+) -> None:
+    stage = registered(1.0, quiet=quiet)
+    assert stage.bus.leases.soonest == pytest.approx(stage.now + after_s, abs=0.051)
+
+
+def test_a_node_at_work_may_be_silent_for_as_long_as_its_queue_allows() -> None:
+    stage = registered(1.0, serves=talking())
+    stage.bus.change_policies([("n", QueuePolicy(silence_s=20.0))])
+    stage.submit("c", "1", "n", ttl_s=100.0)
+    stage.wait(19.5)
+    assert b"n" in stage.bus.nodes
+    stage.wait(1.5)
+    assert b"n" not in stage.bus.nodes

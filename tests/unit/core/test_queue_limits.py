@@ -355,3 +355,25 @@ def test_a_full_queue_is_full_with_rules_too(stage: LedgerStage) -> None:
     for number in range(5):
         stage.submit("c", str(number))
     assert [refusal.reason for refusal in stage.actions(act.Refuse)] == [Reason.QUEUE_FULL] * 2
+
+
+def test_a_gate_opens_when_the_rest_of_what_it_waits_for_is_saved_up(stage: LedgerStage) -> None:
+    stage.queue_rules(echo=QueuePolicy(rate_per_s=0.5))
+    stage.worker("w", credit=10)
+    stage.submit("c", "1")
+    stage.now += 1.5
+    stage.submit("c", "2")
+    assert stage.delivered() == [("w", "1")]
+    assert stage.bus.gates.soonest == pytest.approx(stage.now + 0.5, abs=0.051)
+    stage.wait(0.6)
+    assert stage.delivered() == [("w", "2")]
+
+
+def test_what_started_without_a_rule_is_not_held_against_a_new_one(stage: LedgerStage) -> None:
+    stage.worker("w", credit=100)
+    for number in range(50):
+        stage.submit("c", str(number), options=JobOptions(retries=1))
+    stage.delivered()
+    stage.queue_rules(echo=QueuePolicy(rate_per_s=0.01))
+    stage.submit("c", "next")
+    assert stage.delivered() == [("w", "next")]

@@ -427,3 +427,13 @@ def test_the_body_of_what_ended_is_let_go_though_a_worker_keeps_its_slot() -> No
     assert stage.one(act.Refuse).reason is Reason.EXPIRED
     assert stage.bus.workers[worker("w")].inflight
     assert request.body == []
+
+
+def test_a_part_may_be_as_large_as_a_body() -> None:
+    stage = Stage(Limits(body_bytes=1000))
+    stage.worker("w")
+    stage.submit("c", "1")
+    stage.part("w", body=[b"x" * 600, b"y" * 400])
+    assert stage.one(act.Stream).body == [b"x" * 600, b"y" * 400]
+    stage.part("w", body=[b"x" * 600, b"y" * 401])
+    assert stage.one(act.Refuse).reason is Reason.TOO_LARGE

@@ -154,3 +154,13 @@ def test_there_is_an_end_to_the_services_of_one_neighbour(monkeypatch: pytest.Mo
     assert routes.hear("B", {b"a": ("B", "X")}) == [b"a"]
     assert routes.hear("C", {b"c": ("C",)}) == [b"c"]
     assert routes.neighbours["C"].ignored == 0
+
+
+def test_a_new_neighbour_knows_nothing_yet_and_is_to_be_told_everything() -> None:
+    routes = linked()
+    routes.offer(b"own", True)
+    routes.hear("B", {b"far": ("B", "X")})
+    neighbour = routes.up("D")
+    assert neighbour is routes.neighbours["D"]
+    assert (neighbour.heard, neighbour.told) == ({}, {})
+    assert list(neighbour.dirty) == [b"own", b"far"]

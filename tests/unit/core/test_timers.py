@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from polybus.core import events
 from polybus.core.model import JobOptions
-from polybus.core.timers import SLOTS_PER_S, Timers
+from polybus.core.timers import NUMBERS_KEPT, SLOTS_PER_S, Timers
 from support.stage import Stage
 
 SLOT_S = 1 / SLOTS_PER_S
@@ -176,3 +176,15 @@ def test_an_idle_broker_wakes_up_every_second_and_one_with_calls_or_that_drains_
     assert stage.bus.next_at(stage.now) == stage.now + 1.0
     stage.do(events.Drain())
     assert stage.bus.next_at(stage.now) == stage.now + 0.1
+
+
+def test_withdrawn_deadlines_that_are_far_ahead_do_not_pile_up() -> None:
+    timers: Timers[Item] = Timers()
+    kept = Item()
+    timers.set(kept, 90_000.0)
+    for number in range(20_000):
+        item = Item()
+        timers.set(item, 86_400.0 + number)
+        timers.clear(item)
+    assert len(timers._order) <= 2 * NUMBERS_KEPT
+    assert timers.due(90_001.0) == [kept]

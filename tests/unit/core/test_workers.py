@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, views
 from polybus.core.lifecycle import WorkerState
-from polybus.core.model import Heartbeat, Limits, QueuePolicy, Reason, Worker
+from polybus.core.model import Heartbeat, Limits, QueuePolicy, Reach, Reason, Worker
 from support.stage import NEVER_DEAD, Stage, client, worker
 
 ASKS = Heartbeat(dead_after_s=2.5, beat_every_s=0.5, when_silent=True)
@@ -70,6 +72,7 @@ def test_whatever_it_says_keeps_it(heartbeat: Heartbeat, sign: str) -> None:
             case "offer":
                 stage.do(events.Offer(worker("w"), "w", b"more"))
     assert worker("w") in stage.bus.workers
+    assert stage.bus.counters.workers_lost == 0
 
 
 def test_unwatched_workers_stay() -> None:
@@ -413,3 +416,159 @@ def test_the_connection_to_a_silent_worker_that_was_dialled_is_closed_when_it_is
     stage.do(events.WorkerGone((9, identity), "it cannot be reached"))
     assert stage.one(act.HangUp) == act.HangUp(identity, "tcp://10.0.0.1:1")
     assert not stage.bus.silent
+
+
+def dialled(stage: Stage, name: str, endpoint: str, heartbeat: Heartbeat = NEVER_DEAD) -> bytes:
+    """A worker that the broker dials, and the identity of the connection to it."""
+    offers = ((name.encode(), 0),)
+    stage.do(events.WorkerUp((9, name.encode()), "d", offers, heartbeat, endpoint=endpoint))
+    return stage.one(act.Dial).identity
+
+
+def test_a_connection_that_is_needed_no_more_is_kept_for_questions_while_others_use_the_endpoint() -> None:
+    """Hanging up closes all connections to an endpoint."""
+    stage = Stage()
+    endpoint = "tcp://10.0.0.1:1"
+    identity = dialled(stage, "far", endpoint, LISTENS)
+    dialled(stage, "near", endpoint)
+    stage.submit("c", "1", "far")
+    stage.wait(LISTENS.dead_after_s + 0.2)
+    stage.do(events.WorkerGone((9, identity), "it cannot be reached"))
+    assert not stage.actions(act.HangUp)
+    reach = Reach((9, b"node"), endpoint, "reached")
+    stage.do(events.Register((2, b"p"), "v", b"n", {}, 1.0, ip="10.0.0.1", reach=reach))
+    stage.wait(1.6)
+    assert stage.one(act.Ask).peer == (9, identity)
+    assert not stage.actions(act.Dial)
+
+
+def test_a_worker_that_was_dialled_does_not_come_back_on_another_connection() -> None:
+    stage = Stage()
+    identity = dialled(stage, "far", "tcp://10.0.0.1:1")
+    stage.submit("c", "1", "far")
+    stage.do(events.WorkerGone((9, identity), "it cannot be reached", is_unreachable=True))
+    assert not stage.bus.departed
+    assert stage.one(act.HangUp) == act.HangUp(identity, "tcp://10.0.0.1:1")
+    assert stage.request("c", "1").worker is None
+
+
+def test_what_was_on_the_way_of_two_workers_at_one_endpoint_is_told_to_be_lost_with_the_connection() -> None:
+    stage = Stage()
+    first = dialled(stage, "a", "tcp://10.0.0.1:1")
+    second = dialled(stage, "b", "tcp://10.0.0.1:1")
+    stage.do(events.WorkerGone((9, first), "it left"))
+    (anew,) = stage.actions(act.Dial)
+    assert (anew.endpoint, anew.identity not in (first, second)) == ("tcp://10.0.0.1:1", True)
+    assert [(down.worker, down.reason) for down in stage.told("worker_down")] == [
+        ((9, first), "it left"),
+        ((9, second), "its connection was made anew"),
+    ]
+
+
+def test_of_a_worker_that_begins_anew_the_old_conversation_is_told_to_be_over() -> None:
+    stage = Stage()
+    stage.worker("w")
+    stage.worker("w")
+    assert [down.reason for down in stage.told("worker_down")] == ["it began a new conversation"]
+
+
+# -- to the moment ------------------------------------------------------------------------------------
+
+
+def at(stage: Stage, seconds: float) -> None:
+    """The first look after so many seconds."""
+    stage.now = 1000.0 + seconds
+    stage.do(events.Tick())
+
+
+def test_silence_of_exactly_the_time_that_is_allowed_is_too_long() -> None:
+    stage = Stage()
+    stage.worker("w", heartbeat=BEATS)
+    at(stage, 7.5)
+    assert worker("w") not in stage.bus.workers
+
+
+def test_less_than_a_second_of_silence_is_allowed_if_the_worker_says_so() -> None:
+    stage = Stage()
+    stage.worker("w", heartbeat=Heartbeat(dead_after_s=0.5))
+    stage.submit("c", "1")
+    at(stage, 0.5)
+    assert worker("w") not in stage.bus.workers
+
+
+def test_a_beat_is_due_exactly_one_interval_after_the_last_word() -> None:
+    stage = Stage()
+    held = stage.worker("w", heartbeat=BEATS)
+    stage.now += 0.5
+    stage.submit("c", "1")
+    at(stage, 3.0)
+    assert stage.one(act.Beat).worker is held
+
+
+def test_a_beat_is_missed_after_exactly_one_and_a_half_intervals() -> None:
+    stage = Stage()
+    held = stage.worker("w", heartbeat=BEATS)
+    at(stage, 3.75)
+    assert held.missed == 1
+
+
+def test_after_a_look_the_next_one_is_when_something_can_be_due() -> None:
+    """Not at once: a broker with nothing to do sleeps."""
+    stage = Stage()
+    stage.worker("w", credit=2, heartbeat=BEATS)
+    at(stage, 1.0)
+    stage.submit("c", "1", ttl_s=1000.0)
+    at(stage, 2.6)
+    assert not stage.actions(act.Beat)
+    assert stage.bus.watches.soonest == pytest.approx(1003.5, abs=0.051)
+
+
+def test_a_worker_whose_queue_allows_more_silence_is_spoken_to_once_in_each_interval() -> None:
+    stage = Stage()
+    stage.bus.change_policies([("echo", QueuePolicy(silence_s=60.0))])
+    stage.worker("w", heartbeat=BEATS)
+    stage.submit("c", "1", ttl_s=1000.0)
+    beats = []
+    for _ in range(600):
+        stage.wait(0.05)
+        if stage.actions(act.Beat):
+            beats.append(stage.now)
+            assert stage.bus.watches.soonest > stage.now
+    pauses = [later - sooner for sooner, later in pairwise(beats)]
+    assert len(pauses) >= 8
+    assert 2.49 <= min(pauses) <= max(pauses) <= 2.65
+
+
+def test_whether_a_worker_that_is_only_listened_to_is_connected_is_found_out_when_it_is_overdue() -> None:
+    stage = Stage()
+    stage.bus.change_policies([("echo", QueuePolicy(silence_s=60.0))])
+    held = stage.worker("w", heartbeat=LISTENS)
+    stage.submit("c", "1", ttl_s=1000.0)
+    stage.wait(0.9)
+    stage.heard("w")
+    stage.wait(LISTENS.dead_after_s)
+    assert not stage.actions(act.Beat)
+    stage.wait(0.1)
+    assert stage.one(act.Beat).worker is held
+    assert stage.bus.watches.soonest > stage.now + 0.5, "the next look is not at once"
+
+
+def test_a_worker_that_is_only_listened_to_is_overdue_to_the_moment() -> None:
+    stage = Stage()
+    stage.bus.change_policies([("echo", QueuePolicy(silence_s=60.0))])
+    held = stage.worker("w", heartbeat=LISTENS)
+    stage.submit("c", "1", ttl_s=1000.0)
+    at(stage, 3.0)
+    assert stage.one(act.Beat).worker is held
+
+
+# -- what is told of schedulers -----------------------------------------------------------------------
+
+
+def test_a_scheduler_that_comes_is_told_and_has_no_slots() -> None:
+    stage = Stage()
+    scheduler(stage, "s")
+    (told,) = stage.told("scheduler_up")
+    assert (told.worker, told.worker_voice, told.at) == (worker("s"), "s", stage.now)
+    view = views.worker_view(stage.bus.workers[worker("s")], stage.now, str)
+    assert (view["role"], view["credit"], view["free_slots"]) == ("scheduler", 0, 0)
