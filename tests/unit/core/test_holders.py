@@ -6,7 +6,7 @@ import pytest
 
 from polybus.core import actions as act
 from polybus.core import events, holders
-from polybus.core.ledger import Waiting
+from polybus.core.ledger import Started, Waiting
 from polybus.core.lifecycle import RequestState, WorkerState
 from polybus.core.model import Heartbeat, JobOptions, Limits, QueuePolicy, Reason
 from support.invariants import check as check_tables
@@ -867,3 +867,103 @@ def test_a_silent_worker_that_is_back_has_the_whole_time_to_its_next_beat(stage:
     stage.wait(1.0)
     assert worker("w") not in stage.bus.workers
     check(stage)
+
+
+# -- what a return brings -----------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_back_has_what_it_had_and_gets_what_waits() -> None:
+    stage = LedgerStage(Limits(attempts=9, timeout_grace_s=1.0))
+    beats = Heartbeat(dead_after_s=0.5)
+    stage.worker("w", "echo", "rare", heartbeat=beats, credit=2)
+    stage.submit("c", "1", ttl_s=100.0)
+    stage.wait(0.7)
+    stage.submit("c", "2", ttl_s=100.0)
+    assert set(stage.bus.silent) == {worker("w")}
+    stage.delivered()
+    stage.heard("w")
+    assert stage.delivered() == [("w", "2")]
+    assert stage.told("worker_up")[-1].service == b"echo,rare"
+    assert stage.bus.lines == [], "nothing of this is guaranteed"
+    for _ in range(10):
+        stage.wait(0.3)
+        stage.heard("w")
+    assert (stage.bus.counters.timeouts, stage.bus.counters.workers_lost) == (0, 1)
+    # It is watched again.
+    stage.wait(0.7)
+    assert stage.bus.counters.workers_lost == 2
+    check(stage)
+
+
+def test_a_worker_that_is_back_offers_what_there_is_room_for() -> None:
+    stage = Stage(Limits(attempts=9, services=2))
+    held = stage.worker("w", "echo", "rare", heartbeat=LISTENS)
+    stage.submit("c", "1", ttl_s=100.0)
+    silence(stage)
+    stage.bus.services.pop(b"rare")
+    stage.submit("c", "2", "new")
+    stage.heard("w")
+    assert [service.name for service in held.offers] == [b"echo"]
+    check(stage)
+
+
+def test_the_time_limit_of_what_a_worker_says_it_has_begins_with_that() -> None:
+    stage = LedgerStage(Limits(timeout_grace_s=1.0))
+    stage.submit("c", "1", options=JobOptions(timeout_s=2.0, guarantee=True), ttl_s=100.0)
+    stage.write()
+    token = stage.token("c", "1")
+    stage.worker("w", holding=(token,))
+    assert stage.request("c", "1").worker is stage.bus.workers[worker("w")]
+    stage.write()
+    stage.wait(2.9)
+    stage.write()
+    assert [line.token for line in stage.pen.written if isinstance(line, Started)] == [token], "once"
+    assert stage.bus.counters.timeouts == 0
+    stage.wait(0.2)
+    assert stage.bus.counters.timeouts == 1
+
+
+def test_a_silent_worker_that_was_dialled_is_not_asked_about_a_suspended_request() -> None:
+    """Its connection exists whether somebody listens there or not."""
+    stage = LedgerStage(Limits(attempts=2))
+    stage.worker("u", heartbeat=LISTENS)
+    stage.submit("c", "1", ttl_s=1000.0)
+    silence(stage)
+    stage.do(events.WorkerUp((9, b"d"), "d", ((b"echo", 0),), LISTENS, endpoint="tcp://10.0.0.1:1"))
+    silence(stage)
+    assert stage.request("c", "1").state is RequestState.SUSPENDED
+    assert stage.bus.lines == [], "it is not guaranteed"
+    stage.wait(3 * DEAD_S)
+    assert {beat.worker.address for beat in stage.actions(act.Beat)} == {worker("u")}
+    check(stage)
+
+
+def test_a_failure_of_a_silent_worker_whose_lease_ended_counts_if_nobody_else_tries(stage: Stage) -> None:
+    token = busy(stage, "w")
+    silence(stage)
+    # Its lease ended meanwhile: it may answer, but does not come back by that.
+    stage.bus.silent[worker("w")].offers = {}
+    stage.fail("w", token)
+    assert stage.one(act.Refuse).reason is Reason.FAILED
+
+
+def test_a_worker_that_forgets_what_it_is_told_to_stop_is_free_when_another_one_answers(stage: Stage) -> None:
+    stage.worker("u", heartbeat=LISTENS)
+    stage.submit("c", "1", ttl_s=100.0)
+    token = stage.token("c", "1")
+    silence(stage)
+    stage.worker("v", forgets_stopped=True)
+    stage.submit("c", "2", ttl_s=100.0)
+    stage.bus.silent[worker("u")].offers = {}
+    stage.delivered()
+    stage.result("u", token)
+    assert stage.one(act.Stop).worker.address == worker("v")
+    assert stage.delivered() == [("v", "2")]
+
+
+def test_what_a_worker_was_told_is_forgotten_after_exactly_so_long(stage: Stage) -> None:
+    let_go(stage, "w")
+    stage.heard("w")
+    told_at = stage.bus.let_go[worker("w")]
+    holders.forget_told(stage.bus, told_at + holders.TOLD_FOR_S)
+    assert not stage.bus.let_go
