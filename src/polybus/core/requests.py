@@ -186,7 +186,8 @@ def finish(
         worker.free += 1
     if worker.contested and not more_follow:
         refile(worker)
-    if request.service.queue.length or len(worker.offers) > 1:
+    if request.service.queue.length or len(worker.offers) > 1 or request.service not in worker.offers:
+        # (Of a service that it no longer offers a neighbour may have had the last slot.)
         if not more_follow:
             feed(bus, worker, now)
         if request.service.limited:

@@ -386,6 +386,8 @@ def _redial(bus: Bus, worker: Worker, now: float) -> None:
             node.worker = fresh
     for service in attempts.take_back(bus, worker, why, now):
         dispatching.flow(bus, service, now)
+    # Its connection is closed: whoever looks at it in this turn must not keep that for questions.
+    worker.endpoint = ""
 
 
 # -- watching ---------------------------------------------------------------------------------

@@ -377,6 +377,18 @@ def test_a_silent_worker_that_is_heard_again_offers_its_services_to_neighbours_a
     assert told(stage) == [("B", {b"echo": ("A",)}, [])]
 
 
+def test_a_neighbour_whose_last_slot_a_withdrawn_service_had_gets_what_waits_for_the_other() -> None:
+    stage, bridging = bridged()
+    held = link(stage, "B", gone=("B",), stays=("B",))
+    held.credit = held.free = 1
+    stage.submit("c", "1", "gone")
+    stage.submit("c", "2", "stays")
+    assert stage.delivered() == [("B", "1")]
+    bridging.hear("B", {}, [b"gone"], False, stage.now)
+    stage.result("B")
+    assert stage.delivered() == [("B", "2")]
+
+
 def test_a_service_that_a_worker_offers_later_is_told_to_neighbours() -> None:
     stage, _ = bridged()
     link(stage, "B")

@@ -472,6 +472,24 @@ def test_of_a_worker_that_begins_anew_the_old_conversation_is_told_to_be_over() 
     assert [down.reason for down in stage.told("worker_down")] == ["it began a new conversation"]
 
 
+def test_of_two_workers_at_one_endpoint_that_never_answer_no_closed_connection_is_kept() -> None:
+    stage = Stage()
+    endpoint = "tcp://10.0.0.1:1"
+    for name in ("a", "b"):
+        dialled(stage, name, endpoint)
+        stage.submit("c", name, name)
+    for name in (b"a", b"b"):
+        stage.do(events.Cancel(client("c"), name))
+    stage.nothing()
+    stage.wait(0.2)
+    assert len(stage.actions(act.HangUp)) == 1, "it closes all connections to the endpoint"
+    assert [dial.endpoint for dial in stage.actions(act.Dial)] == [endpoint] * 2
+    reach = Reach((9, b"node"), endpoint, "reached")
+    stage.do(events.Register((2, b"p"), "v", b"n", {}, 1.0, ip="10.0.0.1", reach=reach))
+    stage.wait(1.6)
+    assert stage.one(act.Ask).peer == (9, stage.one(act.Dial).identity)
+
+
 # -- to the moment ------------------------------------------------------------------------------------
 
 
