@@ -106,6 +106,17 @@ def test_what_came_in_is_told_with_its_own_time_and_does_not_go_out_as_ours() ->
     assert gate.leave(Fanout(b"t", [b"y"], 6.0)) == 1
 
 
+def test_a_value_that_is_older_than_ours_is_not_told_when_it_comes_another_way() -> None:
+    stage, gate = opened(b"")
+    assert gate.arrive(b"t", [b"new"], "B#1", 7, 5.0, False, stage.now)
+    stage.bus.actions.clear()
+    assert not gate.arrive(b"t", [b"old"], "C#1", 3, 4.0, True, stage.now)
+    assert gate.duplicates == 0
+    assert not gate.arrive(b"t", [b"old"], "C#1", 3, 4.0, False, stage.now)
+    assert gate.duplicates == 1
+    assert stage.bus.actions == []
+
+
 def test_there_is_an_end_to_the_topics_whose_newest_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passage, "NEWEST", 2)
     _, gate = opened(b"")

@@ -267,6 +267,17 @@ def test_after_disconnect_a_worker_is_sent_nothing(house: Household, talk: Talk)
     assert house.orders(b"w") == []
 
 
+@pytest.mark.parametrize("other", TALKS, ids=lambda talk: talk.name)
+@pytest.mark.parametrize("talk", TALKS, ids=lambda talk: talk.name)
+def test_a_conversation_that_has_ended_is_over_in_all_three_dialects(talk: Talk, other: Talk) -> None:
+    house = Household()
+    house.say(b"w", talk.ready(b"echo"))
+    house.say(b"w", talk.farewell())
+    house.say(b"w", other.heartbeat())
+    house.wait(60)
+    assert house.orders(b"w") == []
+
+
 @statement(mdr="MDR-18 MDR-25")
 def test_the_draft_shows_disconnect_with_the_tag_of_its_sibling(house: Household, talk: Talk) -> None:
     house.say(b"w", talk.ready(b"echo"))

@@ -276,6 +276,13 @@ def test_a_length_that_runs_over_is_no_crash(split: Any) -> None:
                 continue
 
 
+def test_a_record_that_is_cut_anywhere_is_damage_and_no_shorter_body() -> None:
+    payload = write_row(Row("accepted", 1, token=b"t", body=(b"first", b"second")))
+    for size in range(1, len(payload)):
+        with pytest.raises(JournalDamaged):
+            list(read_rows(payload[:size]))
+
+
 def test_every_fact_of_what_was_observed_is_in_its_record() -> None:
     recorder = open_recorder(100)
     observed = Observed(

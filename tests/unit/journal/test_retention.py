@@ -149,6 +149,24 @@ def test_the_oldest_hours_go_until_the_rest_fits(tmp_path: Path, keep_bytes: int
     assert retention.retained.hours == 3 - left
 
 
+@pytest.mark.parametrize(("second", "goes"), [(-1, False), (0, True)])
+def test_an_hour_that_has_not_ended_stays_however_large_it_is(
+    tmp_path: Path, second: int, goes: bool
+) -> None:
+    path = hour(tmp_path, "date=2026-11-16/hour=12")
+    now = datetime(2026, 11, 16, 13, tzinfo=UTC).timestamp() + second
+    Retention(tmp_path, 7.0, 0, lambda: now).turn()
+    assert path.exists() != goes
+
+
+def test_an_hour_without_files_is_not_counted_as_removed(tmp_path: Path) -> None:
+    (tmp_path / "segments" / "date=2026-11-16" / "hour=01").mkdir(parents=True)
+    now = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
+    retention = Retention(tmp_path, 7.0, 0, lambda: now)
+    assert retention.turn().hours == ()
+    assert retention.retained.hours == 0
+
+
 def test_logs_count_and_damaged_ones_go_when_they_are_too_old(tmp_path: Path) -> None:
     logs = tmp_path / "open"
     logs.mkdir()

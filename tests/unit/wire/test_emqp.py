@@ -169,6 +169,7 @@ def test_queues(text: bytes, queues: list[tuple[int, bytes]]) -> None:
         (b'[[10, "default"]', "bad_queues"),
         (b"[40, 'email'],", "bad_queues"),
         (b"[40, 'email'] [10, 'x']", "bad_queues"),
+        (b"[40, 'email']; [10, 'x']", "bad_queues"),
         (b"[-1, 'email']", "bad_queues"),
         (b'[[-1, "email"]]', "bad_queues"),
         (b'[[%d, "email"]]' % (MAX_WEIGHT + 1), "bad_queues"),
