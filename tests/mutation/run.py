@@ -74,6 +74,8 @@ PATIENCE = 8
 PATIENCE_S = 40.0
 LIVE_S = 300.0
 SAVED_EVERY_S = 1.0
+# Tests in forks take milliseconds, and a few seconds at most.
+TEST_S = 60
 # Tests without sockets and processes: the same every time.
 PURE = (
     *(f"tests/unit/{package}/" for package in PACKAGES),
@@ -491,7 +493,8 @@ def try_all(
 
         # Forks import from a tree that is never mutated.
         pristine = copy_sources(Path(folder) / "pristine")
-        command = pytest_command(pristine, *test_files(quick))
+        # A mutant that never ends costs one test its time, and not all tests of the line theirs.
+        command = pytest_command(pristine, f"--timeout={TEST_S}", *test_files(quick))
         with ExitStack() as servers:
             forks = {
                 tree: servers.enter_context(Forks(command, environment(pristine, {}), ROOT))

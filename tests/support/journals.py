@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from polybus.journal.archiver import OPEN_LOGS, Archiver
 from polybus.journal.log import FINISHED, LogHead, log_path, write_batch, write_head
@@ -54,6 +55,18 @@ def archive(journal: Path, rows: int = 100_000) -> None:
     archiver = Archiver(journal, rows)
     while archiver.turn().logs:
         pass
+
+
+def damage_page(path: Path, group: int, column: str) -> None:
+    """Flip a bit in the last value of a column of one row group."""
+    found = pq.ParquetFile(path).metadata.row_group(group)
+    chunk = next(
+        found.column(n) for n in range(found.num_columns) if found.column(n).path_in_schema == column
+    )
+    content = bytearray(path.read_bytes())
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    content[begin + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
 
 
 def everything(journal: Path, **wanted: Any) -> list[dict[str, Any]]:

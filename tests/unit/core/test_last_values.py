@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from bisect import insort
 
 import pytest
 
-from polybus.core import events, topics
+from polybus.core import events, last_values, topics
 from polybus.core.actions import Accept, Answer, Fanout, Refuse
 from polybus.core.last_values import (
     NOTED_AT_ONCE,
@@ -171,6 +172,29 @@ def test_a_topic_that_left_does_not_have_all_others_put_in_order_again() -> None
         if number < 200:
             assert last._sorted is order
     assert last._sorted is not order, "but when many have left"
+
+
+def test_many_new_topics_are_put_in_order_at_once_and_a_few_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each topic that is inserted moves those behind it; to sort them all looks at each of them."""
+    inserted: list[bytes] = []
+
+    def insert(order: list[bytes], topic: bytes) -> None:
+        inserted.append(topic)
+        insort(order, topic)
+
+    monkeypatch.setattr(last_values, "insort", insert)
+    last = LastValues()
+    for number in reversed(range(1000)):
+        put(last, b"%04d" % number)
+    assert last.topics(b"") == [b"%04d" % number for number in range(1000)]
+    assert inserted == []
+    put(last, b"0500/b")
+    put(last, b"0500/a")
+    for _ in range(2):
+        assert last.topics(b"0500") == [b"0500", b"0500/a", b"0500/b"]
+        assert inserted == [b"0500/b", b"0500/a"]
 
 
 def lines(stage: Stage) -> list[Valued | Unvalued]:

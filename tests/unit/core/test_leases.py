@@ -67,6 +67,18 @@ def test_every_fact_about_a_node() -> None:
     }
 
 
+def test_a_node_whose_silent_worker_left_has_nothing_to_do() -> None:
+    stage = registered(20.0, serves=talking(), reach=None)
+    stage.submit("c", "1", "n")
+    stage.wait(6.0)
+    assert (2, b"p") in stage.bus.silent
+    (view,) = views.nodes(stage.bus, stage.now)
+    assert view["in_flight"] == 1, "it may still answer"
+    stage.do(events.WorkerGone((2, b"p"), "it left"))
+    (view,) = views.nodes(stage.bus, stage.now)
+    assert (view["state"], view["in_flight"]) == ("alive", 0)
+
+
 def test_a_node_is_not_looked_at_before_it_can_be_late() -> None:
     """There may be thousands of nodes; only one of which somebody said that it leaves is looked at often."""
     stage = registered(2.0)

@@ -213,6 +213,34 @@ def test_what_was_not_guaranteed_is_guaranteed_from_now_on(stage: LedgerStage) -
     assert again.job.options.guarantee
 
 
+def test_a_worker_that_grants_slots_and_has_not_given_up_the_old_run_needs_another_slot(
+    stage: LedgerStage,
+) -> None:
+    worker = stage.worker("w", grants_slots=True)
+    for _ in range(2):
+        stage.do(events.Slot(worker.address, "w"))
+    stage.job("j", timeout_s=2.0)
+    stage.write()
+    stage.wait(10.0)
+    stage.write()
+    (letter,) = stage.dead()
+    assert worker.free == 1, "it has not answered"
+    back(stage, letter)
+    stage.write()
+    stage.job("k")
+    stage.write()
+    assert stage.delivered() == [("w", "j"), ("w", "j")]
+    assert (worker.free, stage.job_request("k").state) == (0, RequestState.QUEUED)
+    # Both runs end, and each gives its slot back.
+    for _ in range(2):
+        stage.result("w", letter.job.token)
+        stage.do(events.Slot(worker.address, "w"))
+    stage.write()
+    assert stage.delivered() == [("w", "k")]
+    assert worker.free == 1
+    invariants.check(stage.bus, stage.now)
+
+
 def test_while_nothing_can_be_written_it_stays_dead(stage: LedgerStage) -> None:
     letter = dead(stage)
     stage.do(events.StoreHealth("the disk is full"))

@@ -23,6 +23,7 @@ from polybus.core.schedules import (
     PUNCTUAL_S,
     RAN,
     SKIPPED,
+    STALE_TIMES,
     Run,
     Schedules,
     TooManySchedules,
@@ -147,6 +148,16 @@ def test_old_times_are_not_kept_for_ever() -> None:
     for number in range(10_000):
         made.add(replace(MINUTE, interval_s=1000.0 + number), WALL)
     assert len(made._order) < 2000
+
+
+def test_times_of_schedules_that_were_removed_are_not_kept_for_ever() -> None:
+    made = engine(*(replace(MINUTE, key=f"{n:04}", interval_s=MAX_INTERVAL_S) for n in range(3000)))
+    for number in range(3000):
+        assert made.remove(f"{number:04}")
+    for _ in range(3000):
+        made.add(replace(MINUTE, interval_s=MAX_INTERVAL_S), WALL)
+    assert len(made._order) <= 1 + STALE_TIMES
+    assert made.next_at() == WALL + MAX_INTERVAL_S
 
 
 def test_what_is_due_first_comes_first_also_among_old_times() -> None:
@@ -331,6 +342,16 @@ def test_a_run_that_could_not_begin_is_due_once_more() -> None:
     (run,) = made.due(WALL + 86_400)
     assert made.postpone(run, WALL + 2 * 86_400)
     assert told(made.due(WALL + 2 * 86_400)) == [(LATE, 2 * 86_400, 1)]
+
+
+def test_a_run_that_is_tried_again_before_its_due_time_is_still_that_run() -> None:
+    """The clock may be put right by a moment in between."""
+    made = engine(MINUTE)
+    (run,) = made.due(WALL + 60)
+    assert made.postpone(run, WALL + 57)
+    (again,) = made.due(WALL + 57)
+    assert (again.what, again.due_at, again.missed, again.job_id) == (RAN, WALL + 60, 0, run.job_id)
+    assert made.get("minute").next_at == WALL + 120
 
 
 def test_the_last_run_of_a_cron_text_that_could_not_begin_is_due_once_more() -> None:

@@ -166,6 +166,18 @@ def test_deadlines_that_are_withdrawn_leave_nothing_behind() -> None:
     assert timers.due(2e6) == [kept]
 
 
+def test_a_slot_that_becomes_empty_does_not_have_all_others_put_in_order_again() -> None:
+    """With deadlines in many slots that would cost as much as all of them, with every answer."""
+    timers: Timers[Item] = Timers()
+    items = [Item(n) for n in range(1000)]
+    for n, item in enumerate(items):
+        timers.set(item, float(n))
+    order = timers._order
+    timers.clear(items[500])
+    assert timers._order is order
+    assert len(timers._slots) == 999
+
+
 def test_an_idle_broker_wakes_up_every_second_and_one_with_calls_or_that_drains_more_often() -> None:
     stage = Stage()
     assert stage.bus.next_at(stage.now) == stage.now + 1.0

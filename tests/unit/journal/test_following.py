@@ -16,7 +16,7 @@ from polybus.journal.following import Follower
 from polybus.journal.log import FINISHED, OPEN
 from polybus.journal.reader import segment_files
 from polybus.journal.record import Row
-from support.journals import HOUR_US, NOON_US, SECOND_US, Logs
+from support.journals import HOUR_US, NOON_US, SECOND_US, Logs, damage_page
 
 
 def beats(first: int, count: int) -> list[Row]:
@@ -123,6 +123,19 @@ def test_the_time_is_a_limit_for_what_was_and_what_comes(logs: Logs) -> None:
     assert told == []
     logs.write([Row("beat", NOON_US + 2 * HOUR_US), Row("beat", NOON_US + 3 * HOUR_US)])
     assert seen(follower.more()) == [9]
+
+
+def test_damage_is_told_even_if_nothing_wanted_is_among_the_rows(logs: Logs) -> None:
+    """They are not looked through twice, as those for a rare row are."""
+    logs.write(beats(0, 9))
+    logs.archive()
+    (path,) = segment_files(logs.journal)
+    damage_page(path, 0, "seq")
+    told: list[str] = []
+    follower = Follower(logs.journal, pc.field("token") == "t4-", damage=told.append)
+    assert follower.newest(9) == []
+    assert len(told) == 1
+    assert told[0].startswith(f"{path}: 9 of the segment's 9 rows cannot be read: ")
 
 
 def test_rows_of_several_lives_are_in_the_order_of_their_times(logs: Logs) -> None:

@@ -18,7 +18,7 @@ from polybus.journal.archiver import PLAN, SEGMENTS, STATE
 from polybus.journal.log import OPEN
 from polybus.journal.reader import COMPACTED, find_journal, read_rows, segment_files
 from polybus.journal.record import Row
-from support.journals import HOUR_US, NOON_US, Logs, archive, everything
+from support.journals import HOUR_US, NOON_US, Logs, archive, damage_page, everything
 
 
 def rows(first: int, count: int, step_us: int = 1000) -> list[Row]:
@@ -211,6 +211,20 @@ def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     told: list[str] = []
     assert numbers(tmp_path, damage=told.append) == [*range(6, 11), 15, *range(16, 21)]
     assert [str(broken) in text or str(headless) in text or SEGMENTS in text for text in told] == [True] * 3
+
+
+def test_damage_of_a_column_that_nobody_wants_is_not_found(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    logs.write(Row("accepted", NOON_US + n, token=b"t%d" % n, body=(b"x" * 100,)) for n in range(5))
+    logs.archive()
+    (path,) = segment_files(tmp_path)
+    damage_page(path, 0, "body.list.element")
+    told: list[str] = []
+    found = everything(tmp_path, columns=["token"], damage=told.append)
+    assert [row["token"] for row in found] == [f"t{n}" for n in range(5)]
+    assert told == []
+    assert everything(tmp_path, damage=told.append) == []
+    assert len(told) == 1
 
 
 def test_a_segment_that_disappears_is_no_damage(tmp_path: Path) -> None:

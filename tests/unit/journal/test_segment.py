@@ -15,7 +15,7 @@ from polybus.journal.log import LogHead
 from polybus.journal.reader import read_segment
 from polybus.journal.record import Row, write_row
 from polybus.journal.segment import SegmentWriter, sections
-from support.journals import NOON_US
+from support.journals import NOON_US, damage_page
 
 WHATS = ("accepted", "published", "dispatched", "replied", "log", "failed")
 
@@ -63,18 +63,6 @@ def test_rows_come_in_order_section_by_section(tmp_path: Path) -> None:
     assert [table.num_rows for table in tables] == [60, 10, 80]
     assert pa.concat_tables(tables)["seq"].to_pylist() == list(range(1, 151))
     assert pa.concat_tables(tables).schema.equals(SCHEMA)
-
-
-def damage_page(path: Path, group: int, column: str) -> None:
-    """Flip a bit in the last value of a column of one row group."""
-    found = pq.ParquetFile(path).metadata.row_group(group)
-    chunk = next(
-        found.column(n) for n in range(found.num_columns) if found.column(n).path_in_schema == column
-    )
-    content = bytearray(path.read_bytes())
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    content[begin + chunk.total_compressed_size - 1] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("is_rare", [False, True])

@@ -10,10 +10,10 @@ import pytest
 
 from polybus.errors import JournalMissing
 from polybus.journal import trace as trace_module
-from polybus.journal.reader import read_rows
+from polybus.journal.reader import read_rows, segment_files
 from polybus.journal.record import NO_LINK, Row
 from polybus.journal.trace import Ambiguous, JournalMoved, Trace, trace
-from support.journals import NOON_US, SECOND_US, Logs, life_of
+from support.journals import NOON_US, SECOND_US, Logs, damage_page, life_of
 
 
 def of(rows: list[Row], **facts: Any) -> list[Row]:
@@ -216,6 +216,22 @@ def test_damage_is_told_once(logs: Logs) -> None:
     assert tokens(trace([logs.journal], "job", told.append)) == ["life-1"]
     assert len(told) == 1
     assert str(damaged) in told[0]
+
+
+def test_damage_among_other_requests_is_not_looked_for(logs: Logs) -> None:
+    """Which segments have the request is found out first, by its names alone."""
+    logs.write([row for name in ("life-1", "life-3") for row in life_of(name, NOON_US, "replied")])
+    logs.archive()
+    logs.write(life_of("life-2", NOON_US, "replied"))
+    logs.archive()
+    others, _ = segment_files(logs.journal)
+    damage_page(others, 0, "service")
+    told: list[str] = []
+    assert tokens(trace([logs.journal], "life-2", told.append)) == ["life-2"]
+    assert told == []
+    with pytest.raises(JournalMissing):
+        trace([logs.journal], "life-1", told.append)
+    assert len(told) == 1
 
 
 def test_a_request_of_another_client_with_the_same_id_does_not_belong_to_a_job(logs: Logs) -> None:
