@@ -162,7 +162,7 @@ def test_an_hour_that_has_not_ended_stays_however_large_it_is(
 def test_an_hour_without_files_is_not_counted_as_removed(tmp_path: Path) -> None:
     (tmp_path / "segments" / "date=2026-11-16" / "hour=01").mkdir(parents=True)
     now = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
-    retention = Retention(tmp_path, 7.0, 0, lambda: now)
+    retention = Retention(tmp_path, 0.1, 1000, lambda: now)
     assert retention.turn().hours == ()
     assert retention.retained.hours == 0
 
