@@ -34,7 +34,8 @@ READ_BYTES: Final = 1024 * 1024
 # How long answers may lie in the ring while more jobs are run, and which are small enough for it.
 BELL_EVERY_S: Final = 0.002
 RING_REPORT_BYTES: Final = 16 * 1024
-# How often the memory of the process is looked at, and only between jobs.
+# How often the memory of the process is looked at while there are jobs, only between two of them; and once more
+# after the last of them.
 MEMORY_EVERY_S: Final = 0.25
 # Why a job is interrupted, as `JobInterrupted.reason` and the error object say it.
 CANCELLED: Final = "cancelled"
@@ -54,6 +55,7 @@ class Child:
         self._page: Final = page
         self._bus: Final = bus
         self._max_memory: Final = max_memory
+        self._is_looked_after: Final = bool(max_memory) or watched
         self._watched: Final = watched
         self._runner: Final = Runner(bus, self._tell)
         self._lock: Final = threading.Lock()
@@ -137,6 +139,9 @@ class Child:
                 if ended - self._looked_at > MEMORY_EVERY_S:
                     self._look_around(ended)
         self._ring(clock())
+        if self._is_looked_after and orders and not self._ending:
+            # Nothing else may come for hours.
+            self._look_around(clock())
         return bool(orders) and not self._ending
 
     def _run(self, order: Order, now: float) -> tuple[Kind, bytes]:
