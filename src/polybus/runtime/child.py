@@ -34,8 +34,7 @@ READ_BYTES: Final = 1024 * 1024
 # How long answers may lie in the ring while more jobs are run, and which are small enough for it.
 BELL_EVERY_S: Final = 0.002
 RING_REPORT_BYTES: Final = 16 * 1024
-# How often the memory of the process is looked at while there are jobs, only between two of them; and once more
-# after the last of them.
+# How often the memory of the process is looked at between two jobs. It is also looked at after the last one.
 MEMORY_EVERY_S: Final = 0.25
 # Why a job is interrupted, as `JobInterrupted.reason` and the error object say it.
 CANCELLED: Final = "cancelled"
