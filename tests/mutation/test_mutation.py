@@ -273,6 +273,11 @@ def test_a_test_that_fails_without_a_mutant_is_not_believed(
     assert forks.try_mutant(source, mutants[0], names, 1.0) is None
 
 
+def test_a_mistake_in_the_fork_catches_nothing(forks: Forks) -> None:
+    source, mutants = mutants_in("Times.clear")
+    assert forks.try_mutant(source, mutants[0], [f"{LATENCY}::test_that_is_not_there"], 1.0) == NOT_APPLIED
+
+
 def test_lines_that_an_import_runs_are_known() -> None:
     tests = TestsByLine({}, {"core/x.py": {10, 11}})
     assert tests.runs_on_import("core/x.py", (0, 0))
