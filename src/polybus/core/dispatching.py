@@ -34,7 +34,8 @@ _WORKER_SERVES: Final = WorkerState.SERVING
 
 
 def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
-    if request.attempt and request.token in worker.inflight:
+    # (A job that was revived has no attempt yet, but a history.)
+    if (request.attempt or request.history) and request.token in worker.inflight:
         worker = _somebody_else(request) or worker
     hand_over(bus, request, worker, now)
     if worker.contested:
@@ -60,12 +61,14 @@ def hand_over(bus: Tables, request: Request, worker: Worker, now: float) -> None
     request.dispatched_at = now
     request.attempt += 1
     still_has_it = False
-    if request.attempt > 1 and request.token in worker.inflight:
-        # It has had it before, was silent or took too long, and has not answered since: that slot is this.
-        worker.free += 1
-        # It works on it still, unless it could be told to stop.
+    if (request.attempt > 1 or request.history) and request.token in worker.inflight:
+        # It has had it before, was silent or took too long, and has not answered since. It works on it still,
+        # unless it could be told to stop, or the job died of it and was revived.
         holding = bus.holders.get(request.token, {}).get(worker)
         still_has_it = holding is not None and holding.is_whole
+        if still_has_it or not worker.grants_slots:
+            # That slot is this: of two runs only the first answer gives a slot back, unless the worker does.
+            worker.free += 1
     worker.inflight[request.token] = request
     worker.free -= 1
     worker.spoken_at = now

@@ -241,6 +241,43 @@ def test_a_worker_that_grants_slots_and_has_not_given_up_the_old_run_needs_anoth
     invariants.check(stage.bus, stage.now)
 
 
+def test_a_worker_with_credit_that_has_not_given_up_the_old_run_keeps_its_slots(stage: LedgerStage) -> None:
+    worker = stage.worker("w", credit=2)
+    stage.job("j", timeout_s=2.0)
+    stage.write()
+    stage.wait(10.0)
+    stage.write()
+    (letter,) = stage.dead()
+    assert worker.free == 1, "it has not answered"
+    back(stage, letter)
+    stage.write()
+    assert stage.delivered() == [("w", "j"), ("w", "j")]
+    assert worker.free == 1, "one of its requests has not ended"
+    for _ in range(2):
+        stage.result("w", letter.job.token)
+    assert worker.free == 2
+    invariants.check(stage.bus, stage.now)
+
+
+def test_a_worker_that_has_not_given_up_the_old_run_gets_it_again_only_if_nobody_else_is_free(
+    stage: LedgerStage,
+) -> None:
+    stage.worker("slow", credit=3)
+    stage.job("j", timeout_s=2.0)
+    stage.write()
+    stage.wait(10.0)
+    stage.write()
+    (letter,) = stage.dead()
+    # The slow one would be the next: the other one has as much to do, and was given something since.
+    stage.worker("other", credit=3)
+    stage.job("k")
+    stage.write()
+    assert stage.delivered() == [("slow", "j"), ("other", "k")]
+    back(stage, letter)
+    stage.write()
+    assert stage.delivered() == [("other", "j")]
+
+
 def test_while_nothing_can_be_written_it_stays_dead(stage: LedgerStage) -> None:
     letter = dead(stage)
     stage.do(events.StoreHealth("the disk is full"))
