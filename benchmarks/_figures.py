@@ -375,5 +375,5 @@ def replace(readme: str, block: str) -> str:
 
 
 def is_current(readme: str, runs: Sequence[Run]) -> bool:
-    """Whether the README shows what the record gives; without any runs it may show what it wants."""
-    return not runs or replace(readme, render(runs)) == readme
+    """Whether the README shows what the record gives; without any runs that is that there are none."""
+    return replace(readme, render(runs)) == readme

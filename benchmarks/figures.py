@@ -251,9 +251,6 @@ def check() -> int:
 
 def write() -> None:
     runs = load(RECORD)
-    if not runs:
-        print("figures: no runs recorded yet, README.md stays as it is")
-        return
     README.write_text(
         _figures.replace(README.read_text(encoding="utf-8"), _figures.render(runs)), encoding="utf-8"
     )
