@@ -86,7 +86,9 @@ def fail(bus: Tables, request: Request, reason: Reason, detail: str, body: Body,
     bus.observe_request(
         "retried", request, now, reason=str(reason), detail=f"{detail}; again in {pause:.3g} s"
     )
-    _leave_worker(bus, request)
+    # Only a worker that has it can fail it.
+    request.worker = None
+    request.service.running -= 1
     request.state = WAIT[request.state]
     request.service.waiting += 1
     set_alarm(bus, request, now + pause)
@@ -106,13 +108,6 @@ def _pause(bus: Tables, request: Request) -> float:
     pause = min(first * 2.0 ** min(request.failures - 1, 64), rule.backoff_max_s)
     chance = crc32(request.token, request.failures) / 2**32 * 2 - 1
     return pause * (1 + rule.jitter * chance)
-
-
-def _leave_worker(bus: Tables, request: Request) -> None:
-    """The worker that had it has it no more."""
-    if request.worker is not None:
-        request.worker = None
-        request.service.running -= 1
 
 
 # -- lost -------------------------------------------------------------------------------------

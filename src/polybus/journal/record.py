@@ -272,7 +272,7 @@ def write_observed(
     body = observed.body
     return write_row(
         Row(
-            observed.what if known else "other",
+            observed.what,
             microseconds(observed.at + offset),
             getattr(observed.client_voice, "dialect", ""),
             getattr(observed.worker_voice, "dialect", ""),
@@ -289,6 +289,7 @@ def write_observed(
             b"" if client is None else bytes(client[1]),
             b"" if worker is None else bytes(worker[1]),
             observed.reason,
+            # A kind without a number is written as "other".
             observed.detail if known else f"{observed.what}: {observed.detail}",
             "",
             kept_of(body, observed.service, body_bytes, keeps_bodies),

@@ -268,10 +268,13 @@ def test_what_is_said_while_the_broker_finds_out_whether_a_connection_is_open() 
 def test_a_heartbeat_over_another_connection_is_dismissed_with_the_holder() -> None:
     stage = Stage()
     register(stage, serves=serving())
+    stage.wait(1.0)
     stage.nothing()
+    heard_at = stage.bus.nodes[b"n"].seen_at
     beat(stage, at="stranger")
     reason = stage.one(act.Dismiss).reason
     assert reason.startswith("a heartbeat, but the name 'n' was registered by another connection, ")
+    assert stage.bus.nodes[b"n"].seen_at == heard_at, "it does not keep the holder alive"
 
 
 # -- nodes that serve ---------------------------------------------------------------------------------

@@ -78,6 +78,8 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "STALE_S": 7 * DAY_S,
         "DAY_S": DAY_S,
     },
+    # The requests of one kind that a report of `verify` names.
+    verify: {"NAMED": 1000},
     # A log is finished every second, or once a minute if the broker has no archiver, or with 32 MiB. A disk
     # that failed is tried again every second.
     writer: {

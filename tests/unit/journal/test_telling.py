@@ -118,7 +118,10 @@ def test_a_row_without_what_it_does_not_have() -> None:
 
 @pytest.mark.parametrize(
     ("request_id", "words"),
-    [(b"r1", "should the client ask again with this id"), (b"", "no id, so it cannot")],
+    [
+        (b"r1", "; it is kept for a while, should the client ask again with this id"),
+        (b"", "; the client gave the request no id, so it cannot"),
+    ],
 )
 def test_whether_a_lost_answer_can_be_asked_for_again(logs: Logs, request_id: bytes, words: str) -> None:
     """It is found by the token of its request: clients of some dialects give no ids."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,12 @@ def test_the_oldest_beyond_what_is_kept(kind: str, tmp_path: Path) -> None:
             assert store.dead_beyond(kept, limit) == found, (kept, limit)
     finally:
         store.close()
+
+
+def test_a_store_that_nobody_has_loaded_yet_knows_them_too(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        for number in range(3):
+            store.write([Accepted(job(number))])
+            store.write([Ended(token(number), None, letter(number))])
+    with closing(SqliteStore(tmp_path)) as store:
+        assert store.dead_beyond(1, 9) == [token(0), token(1)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from polybus.errors import RemoteProtocolError
@@ -96,6 +98,23 @@ def test_what_is_not_asked_for_stays_unread() -> None:
     assert [parser.next() for _ in range(9)] == [Subscription(True, b"a")] * 9
     assert parser.next() is None
     assert parser.unread == 2
+
+
+def test_what_was_read_is_not_kept() -> None:
+    """Also if the peer's packets never end where one of its messages ends."""
+    parser = Parser()
+    parser.feed(SUB + b"\x00")
+    assert [parser.next() for _ in range(len(HELLO) + 1)] == [*HELLO, None]
+    packet = b"\xc8\x01" + bytes(199) + b"\x00"
+    tracemalloc.start()
+    try:
+        for _ in range(5_000):
+            parser.feed(packet)
+            assert parser.next() == Subscription(True, bytes(199))
+            assert parser.next() is None
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_newer_minor_versions_and_other_properties_are_fine() -> None:
