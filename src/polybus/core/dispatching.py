@@ -34,8 +34,9 @@ _WORKER_SERVES: Final = WorkerState.SERVING
 
 
 def dispatch(bus: Tables, request: Request, worker: Worker, now: float) -> None:
-    # (A job that was revived has no attempt yet, but a history.)
-    if (request.attempt or request.history) and request.token in worker.inflight:
+    # The number of attempts does not tell whether the worker has it: what was claimed, given back or revived
+    # may have none.
+    if request.token in worker.inflight:
         worker = _somebody_else(request) or worker
     hand_over(bus, request, worker, now)
     if worker.contested:
@@ -61,7 +62,7 @@ def hand_over(bus: Tables, request: Request, worker: Worker, now: float) -> None
     request.dispatched_at = now
     request.attempt += 1
     still_has_it = False
-    if (request.attempt > 1 or request.history) and request.token in worker.inflight:
+    if request.token in worker.inflight:
         # It has had it before, was silent or took too long, and has not answered since. It works on it still,
         # unless it could be told to stop, or the job died of it and was revived.
         holding = bus.holders.get(request.token, {}).get(worker)

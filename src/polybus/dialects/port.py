@@ -125,7 +125,7 @@ class RouterEar:
         if hear is None:
             at = 2 if len(frames) > 2 and not len(frames[1]) else 1
             tag = frames[at] if len(frames) > at else EMPTY
-            hear = self._hear.get(tag)  # type: ignore[call-overload]
+            hear = self._hear.get(tag) if type(tag) is bytes else None
             if hear is None:
                 self._strange(link, frames, at, tag, now)
                 return

@@ -967,3 +967,27 @@ def test_what_a_worker_was_told_is_forgotten_after_exactly_so_long(stage: Stage)
     told_at = stage.bus.let_go[worker("w")]
     holders.forget_told(stage.bus, told_at + holders.TOLD_FOR_S)
     assert not stage.bus.let_go
+
+
+@pytest.mark.parametrize("how", ["returned", "full"])
+@pytest.mark.parametrize("others", [[], ["d"]], ids=["alone", "beside another one"])
+def test_what_was_claimed_and_given_back_is_not_given_again_to_who_works_on_it(
+    stage: Stage, how: str, others: list[str]
+) -> None:
+    """It has no attempt then: another worker said that it had it, which is not counted, and gave it back."""
+    token = busy(stage, "w", credit=2)
+    silence(stage)
+    stage.worker("v", heartbeat=BEATS, credit=0, grants_slots=True, holding=(token,))
+    stage.heard("w")
+    for name in others:
+        # The busy one would be the better choice if it did not work on it.
+        stage.worker(name, heartbeat=BEATS, credit=1, weight=-1)
+    stage.nothing()
+    event = events.Returned if how == "returned" else events.WorkerFull
+    stage.do(event(worker("v"), token))
+    assert stage.delivered() == [(name, "1") for name in others]
+    check(stage)
+    stage.result("w", token, [b"done"])
+    assert stage.one(act.Answer).body == [b"done"]
+    assert stage.bus.workers[worker("w")].free == 2
+    check(stage)
