@@ -30,6 +30,8 @@ def test_percentiles() -> None:
     assert 0.085 < most < 0.105
     assert 0.09 < all_ < 0.11
     assert percentile({}, 0.5) is None
+    # Of two requests the quicker one is half of all, and no more than that.
+    assert [percentile({10: 1, 90: 1}, part) for part in (0.5, 0.51)] == [seconds_at(10), seconds_at(90)]
     times.clear()
     assert times.counts == {}
 

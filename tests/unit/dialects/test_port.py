@@ -19,7 +19,7 @@ def test_the_sender_of_a_bad_message_is_named() -> None:
 
 
 def test_a_large_frame_in_the_place_of_a_tag_is_a_bad_message() -> None:
-    """The pump hands out large frames as they are: nothing but their length and their bytes can be asked for."""
+    """Nothing but its length and its bytes can be asked of a large frame."""
     bus = Bus(b"n-", watched=True)
     receiver = RouterEar(bus, "majordomo", Mdr(bus, heartbeat_s=1.0).tags)
     receiver.receive(3, [b"peer", b"", Opaque(b"MDRC01")], 10.0)

@@ -428,3 +428,18 @@ def test_every_fact_of_a_request_is_in_its_record() -> None:
 def test_only_five_columns_have_a_value_in_every_row() -> None:
     required = [field.name for field in columns.SCHEMA if not field.nullable]
     assert required == ["broker", "life", "seq", "at", "what"]
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        (b"plain", "plain"),
+        ("grüße".encode(), "grüße"),
+        (b"Traceback:\n\tline 1\n", "Traceback:\n\tline 1\n"),
+        (b"a\x00b", "610062"),
+        (b"\x1b[31m", "1b5b33316d"),
+        (b"\xff\xfe", "fffe"),
+    ],
+)
+def test_text_that_can_be_shown_stays_text(word: bytes, text: str) -> None:
+    assert columns.readable(word) == text

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from polybus.store import files
 from polybus.store.mark import Mark, whole_number
+from polybus.store.sqlite import SqliteStore
 
 SLOT = 16
 
@@ -72,3 +74,22 @@ def test_one_whole_slot_is_enough(path: Path) -> None:
     assert whole_number(whole + b"\1" * SLOT) == 5
     assert whole_number(b"\1" * SLOT + whole) == 5
     assert whole_number(whole) == 5
+
+
+def test_the_mark_of_a_new_store_has_its_name_on_disk_before_there_is_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a database without its mark would count as damaged."""
+    synced: list[set[str]] = []
+    sync = files.sync_folder
+
+    def note(folder: Path) -> None:
+        synced.append({path.name for path in folder.iterdir()})
+        sync(folder)
+
+    monkeypatch.setattr(files, "sync_folder", note)
+    store = SqliteStore(tmp_path)
+    store.load()
+    store.close()
+    assert files.MARK in synced[0]
+    assert files.DATABASE not in synced[0]

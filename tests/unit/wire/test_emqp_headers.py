@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from polybus.errors import LocalProtocolError
+from polybus.wire import emqp_headers
 from polybus.wire.emqp_headers import (
     MAX_HEADERS,
     MAX_NUMBER,
@@ -185,3 +186,12 @@ def test_all_headers_together_are_no_more_than_the_limit() -> None:
 @pytest.mark.parametrize("length", [255, 256, 257, 64 * 1024])
 def test_texts_of_any_length_up_to_the_limit_are_read(length: int) -> None:
     assert read_headers(b"a" * length) == Headers(other=("a" * length,))
+
+
+@pytest.mark.parametrize(("length", "is_kept"), [(256, True), (257, False)])
+def test_only_short_texts_are_kept(length: int, is_kept: bool) -> None:
+    """Any client can send long ones, each of them another one, and they would be kept in memory."""
+    before = emqp_headers._read_cached.cache_info()
+    read_headers(b"b" * length)
+    after = emqp_headers._read_cached.cache_info()
+    assert (after.hits + after.misses > before.hits + before.misses) == is_kept

@@ -272,6 +272,7 @@ def test_malformed_from_a_worker(given: list[bytes], reason: str) -> None:
         ([C, b"\x01", b"echo", b"id", b"body"], "unknown_command"),
         ([C, b"\x02", b"echo", b"id"], "short"),
         ([C, b"\x03", b"echo"], "short"),
+        ([C, b"\x03", b"echo", b"id"], "short"),
         ([C, b"\x03", b"", b"id", b"body"], "bad_name"),
     ],
 )
