@@ -298,7 +298,7 @@ class Dbp:
             catalog.entry_of(info),
             self._heartbeat_s(info),
             reasons,
-            None if reasons else self._serving(info, address, voice, how),
+            self._serving(info, address, voice, how),
             how.text,
             catalog.source_of(info),
             self._reach(info, how),

@@ -67,16 +67,17 @@ def test_every_fact_about_a_node() -> None:
     }
 
 
-def test_a_node_whose_silent_worker_left_has_nothing_to_do() -> None:
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_node_whose_worker_left_has_nothing_to_do(silent: bool) -> None:
     stage = registered(20.0, serves=talking(), reach=None)
     stage.submit("c", "1", "n")
-    stage.wait(6.0)
-    assert (2, b"p") in stage.bus.silent
+    stage.wait(6.0 if silent else 1.0)
+    assert ((2, b"p") in stage.bus.silent) == silent
     (view,) = views.nodes(stage.bus, stage.now)
     assert view["in_flight"] == 1, "it may still answer"
     stage.do(events.WorkerGone((2, b"p"), "it left"))
     (view,) = views.nodes(stage.bus, stage.now)
-    assert (view["state"], view["in_flight"]) == ("alive", 0)
+    assert (view["state"], view["in_flight"], view["load"]) == ("alive", 0, None)
 
 
 def test_a_node_is_not_looked_at_before_it_can_be_late() -> None:

@@ -669,3 +669,11 @@ def test_an_answer_about_services_has_no_request_id(net: Network, name: bytes) -
     (answer,) = net.bus.take()
     assert isinstance(answer, Answer)
     assert (answer.client, answer.service, answer.request_id) == ((DBP, b"curious"), name, b"")
+
+
+def test_a_registration_is_told_all_that_is_wrong_with_it_at_once(net: Network) -> None:
+    assert net.register(b"s", name="polybus.x", ip="10.0.0.7", port=1)[2:] == [
+        b"function is missing",
+        b"heartbeat is missing",
+        b"polybus.x is a service of the broker itself",
+    ]

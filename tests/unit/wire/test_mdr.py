@@ -41,6 +41,7 @@ def test_the_short_way_reads_a_good_request_and_nothing_else() -> None:
     assert mdr.split_request(good, 1, {b"echo": None}) == (b"echo", b"id-1", [b"one", b"two"])
     for place, frame in ((2, b"\x02"), (3, b""), (3, b"x" * 256), (4, b""), (4, b"x" * 256)):
         assert mdr.split_request([*good[:place], frame, *good[place + 1 :]], 1, {}) is None, (place, frame)
+    assert mdr.split_request(good[:6], 1, {}) == (b"echo", b"id-1", [b"one"])
     assert mdr.split_request(good[:5], 1, {}) is None
     assert mdr.split_request([*good, *[b""] * MAX_BODY_FRAMES], 1, {}) is None
 
