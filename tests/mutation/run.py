@@ -74,6 +74,8 @@ PATIENCE = 8
 PATIENCE_S = 40.0
 LIVE_S = 300.0
 SAVED_EVERY_S = 1.0
+# Where there is no terminal for a bar, a line tells how far it got this often.
+TOLD_EVERY_S = 30.0
 # Tests in forks take milliseconds, and a few seconds at most.
 TEST_S = 60
 # Tests without sockets and processes: the same every time.
@@ -490,6 +492,7 @@ def try_all(
         for name in unusable:
             console.print(f"left out, not passed on unmutated sources: {name}", markup=False, highlight=False)
         trying = progress.add_task("mutants", total=len(left))
+        told_at = time.monotonic()
 
         # Forks import from a tree that is never mutated.
         pristine = copy_sources(Path(folder) / "pristine")
@@ -519,6 +522,11 @@ def try_all(
                         verdicts[name] = verdict
                         state.note(name, mutant, verdict)
                     progress.advance(trying)
+                    if not console.is_terminal and time.monotonic() >= told_at + TOLD_EVERY_S:
+                        told_at = time.monotonic()
+                        done_so_far = int(progress.tasks[trying].completed)
+                        caught = sum(verdict.what == CAUGHT for verdict in verdicts.values())
+                        console.print(f"{done_so_far} of {len(left)} tried, {caught} caught")
             except BaseException:
                 pool.shutdown(cancel_futures=True, wait=False)
                 raise
