@@ -11,6 +11,7 @@ from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.ledger import NodeEntry, Registered
 from polybus.core.model import Heartbeat, Reach
+from polybus.core.tables import NO_STORE
 from support.stage import NEVER_DEAD, Stage
 
 PEER = (2, b"p")
@@ -126,3 +127,25 @@ def test_a_node_that_is_not_on_disk_yet_is_given_no_work_because_of_an_update() 
     assert not stage.actions(act.Deliver)
     written(stage)
     assert len(stage.actions(act.Deliver)) == 1
+
+
+def test_a_node_that_left_after_an_update_is_not_looked_at_any_more() -> None:
+    stage = registered()
+    stage.wait(0.5)
+    update(stage, changes={"port": 2})
+    stage.do(events.NodeLeft(PEER, b"n"))
+    stage.nothing()
+    stage.wait(10.0)
+    assert stage.nothing()
+    assert not stage.told("node_late")
+    assert len(stage.told("node_down")) == 1
+
+
+def test_without_a_store_an_update_is_not_written() -> None:
+    stage = Stage()
+    assert stage.bus.store_trouble == NO_STORE
+    stage.do(events.Register(PEER, "v", b"n", {"port": 1}, 1.0))
+    update(stage, changes={"port": 2})
+    assert stage.one(act.Acknowledge).name == b"n"
+    assert stage.bus.nodes[b"n"].info == {"port": 2}
+    assert not stage.bus.lines
