@@ -231,7 +231,11 @@ def is_mute(node: Node) -> bool:
 def watch(bus: Bus, node: Node, now: float) -> None:
     """Begin to look at it."""
     if node.heartbeat_s > 0:
-        bus.leases.set(node, now + node.heartbeat_s * (1.0 if node.quiet else LATE))
+        look_at = now + node.heartbeat_s * (1.0 if node.quiet else LATE)
+        if node.pulse_from is not None:
+            # Our datagrams go on at their timing.
+            look_at = min(look_at, max(now, node.pulsed_at + _beckon_every_s(node)))
+        bus.leases.set(node, look_at)
         catalog = bus.catalog
         if catalog.broadcasts:
             due_at = max(now, catalog.broadcast_last + _beckon_every_s(node))
@@ -435,7 +439,7 @@ def _beckon_every_s(node: Node) -> float:
 def _beckon(bus: Bus, node: Node, now: float) -> float:
     """Send a datagram if one is due. When the next one is."""
     every_s = _beckon_every_s(node)
-    if now - node.pulse_at > every_s * bus.catalog.missed_beats:
+    if now - node.pulse_at >= every_s * bus.catalog.missed_beats:
         # None came from there for long.
         node.pulse_from = None
         return inf

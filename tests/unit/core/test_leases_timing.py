@@ -1,0 +1,394 @@
+"""The instants at which leases end and questions and datagrams are due, and how often a node is looked at.
+
+Times are multiples of 1/16 s, which are exact as floating-point numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polybus.core import actions as act
+from polybus.core import events, leases
+from polybus.core.leases import ANSWER_S, MISSED_BEATS, NOTICE_S
+from polybus.core.lifecycle import NodeState
+from polybus.core.model import Heartbeat, Reach
+from polybus.core.timers import SLOTS_PER_S
+from support.stage import NEVER_DEAD, Stage
+
+OUT = 9
+PEER = (2, b"p")
+HOME = ("10.0.0.1", 4000)
+REACH = Reach((OUT, b"node:n"), "tcp://10.0.0.1:1", "reached")
+MOVED = Reach((OUT, b"node:n"), "tcp://10.0.0.2:1", "reached")
+TALKING = events.WorkerUp(PEER, "v", ((b"n", 0),), Heartbeat(400.0, 100.0))
+# The first moment after the slot in which a node with heartbeats every second is looked at.
+FIRST_LOOK = 1.5625
+SIXTEENTH = 0.0625
+
+
+def registered(heartbeat_s: float = 1.0, now: float = 1000.0, **more: Any) -> Stage:
+    stage = Stage()
+    stage.now = now
+    facts: dict[str, Any] = {"ip": "10.0.0.1", "reach": REACH, "how": "some.way", **more}
+    stage.do(events.Register(PEER, "v", b"n", {"ip": "10.0.0.1", "port": 1}, heartbeat_s, **facts))
+    stage.nothing()
+    return stage
+
+
+def pulse(stage: Stage, source: tuple[Any, ...] = HOME) -> None:
+    stage.do(events.Pulse(b"n", source))
+
+
+def at(stage: Stage, seconds: float) -> None:
+    """The clock, which began at 1000, jumps to this time."""
+    stage.now = 1000.0 + seconds
+    stage.do(events.Tick())
+
+
+def looks(stage: Stage, seconds: float) -> int:
+    """How often the node is looked at within this time."""
+    count = 0
+    for _ in range(round(seconds * SLOTS_PER_S)):
+        before = stage.bus.nodes[b"n"].slot
+        stage.wait(1 / SLOTS_PER_S)
+        count += stage.bus.nodes[b"n"].slot != before
+    return count
+
+
+# -- leases -------------------------------------------------------------------------------------------
+
+
+def test_a_lease_ends_in_the_instant_in_which_the_last_beat_is_missing() -> None:
+    stage = registered(reach=None)
+    at(stage, MISSED_BEATS)
+    assert stage.one(act.Forget).reason == "no heartbeat for 4.0 s", "nobody could be asked"
+    stage = registered(reach=None)
+    at(stage, MISSED_BEATS - SIXTEENTH)
+    assert not stage.actions(act.Forget)
+
+
+def test_who_is_asked_late_has_the_whole_time_to_answer() -> None:
+    stage = registered()
+    at(stage, 100.0)
+    assert stage.one(act.Ask).voice == "reached"
+    for sixteenths in range(1, int(ANSWER_S * 16)):
+        at(stage, 100.0 + sixteenths / 16)
+        assert b"n" in stage.bus.nodes
+    at(stage, 100.0 + ANSWER_S + SIXTEENTH)
+    assert stage.one(act.Forget).reason == "no heartbeat for 102.1 s and no answer"
+
+
+def test_who_is_asked_late_may_answer_until_exactly_then() -> None:
+    stage = registered()
+    at(stage, 100.0)
+    at(stage, 100.0 + ANSWER_S)
+    assert stage.one(act.Forget)
+
+
+@pytest.mark.parametrize("after_s", [0.0, SIXTEENTH])
+def test_who_answered_before_the_broker_stood_still_is_asked_again(after_s: float) -> None:
+    stage = registered(serves=TALKING)
+    stage.bus.nodes[b"n"].worker.heartbeat = NEVER_DEAD  # type: ignore[union-attr]
+    at(stage, FIRST_LOOK)
+    assert stage.one(act.Ask).peer == PEER
+    stage.now += after_s
+    stage.do(events.Heard(PEER, "v"))
+    at(stage, 100.0)
+    assert b"n" in stage.bus.nodes
+    assert stage.one(act.Ask).peer == PEER
+
+
+@pytest.mark.parametrize(("silent_s", "is_free"), [(1.5 - SIXTEENTH, False), (1.5, True)])
+def test_others_may_have_the_name_of_a_late_node_half_an_interval_after_its_beat_was_due(
+    silent_s: float, is_free: bool
+) -> None:
+    stage = registered(serves=TALKING)
+    at(stage, FIRST_LOOK)
+    assert stage.bus.nodes[b"n"].state is NodeState.LATE
+    stage.do(events.Heard(PEER, "v"))
+    stage.now += silent_s
+    stage.nothing()
+    stage.do(events.Register((2, b"q"), "q", b"n", {"ip": "10.0.0.2", "port": 1}, 1.0))
+    assert len(stage.actions(act.Approve)) == is_free
+    assert len(stage.actions(act.Deny)) == (not is_free)
+
+
+def test_a_goodbye_counts_in_the_instant_in_which_the_time_for_an_answer_is_over() -> None:
+    stage = registered(5.0)
+    leases.say_goodbye(stage.bus, stage.bus.nodes[b"n"], stage.now)
+    at(stage, ANSWER_S)
+    assert stage.one(act.Forget).reason == "it left"
+
+
+def test_after_a_claim_that_was_refused_the_holder_is_watched_as_before() -> None:
+    stage = registered(serves=TALKING)
+    stage.bus.nodes[b"n"].worker.heartbeat = NEVER_DEAD  # type: ignore[union-attr]
+    serves = events.WorkerUp((2, b"q"), "q", ((b"n", 0),), NEVER_DEAD)
+    stage.do(events.Register((2, b"q"), "q", b"n", {"ip": "10.0.0.1", "port": 1}, 1.0, serves=serves))
+    stage.wait(0.1)
+    stage.do(events.Heard(PEER, "v"))
+    stage.wait(0.3)
+    assert stage.one(act.Deny).node == (2, b"q")
+    stage.wait(1.4)
+    assert stage.bus.nodes[b"n"].state is NodeState.LATE
+    stage.wait(2.6)
+    assert not stage.bus.nodes
+
+
+# -- questions ----------------------------------------------------------------------------------------
+
+
+def test_questions_are_counted() -> None:
+    stage = registered()
+    stage.wait(MISSED_BEATS + 0.2)
+    assert len(stage.actions(act.Ask)) == 3
+    assert stage.bus.catalog.facts()["nodes_asked"] == 3
+
+
+def test_who_does_not_answer_is_asked_again_after_exactly_one_interval() -> None:
+    stage = registered()
+    at(stage, FIRST_LOOK)
+    assert stage.one(act.Ask)
+    at(stage, FIRST_LOOK + 1.0 - SIXTEENTH)
+    assert not stage.actions(act.Ask)
+    stage = registered()
+    at(stage, FIRST_LOOK)
+    assert stage.one(act.Ask)
+    at(stage, FIRST_LOOK + 1.0)
+    assert stage.one(act.Ask)
+
+
+def test_who_is_asked_in_time_has_what_is_left_of_its_lease_to_answer() -> None:
+    """It is asked when it is late, which is noticed one slot of the timers later at most."""
+    stage = registered(0.5)
+    left_s = 0.5 * (MISSED_BEATS - 1.5) - 1 / SLOTS_PER_S
+    assert leases.answer_s(stage.bus, stage.bus.nodes[b"n"]) == pytest.approx(left_s)
+    for heartbeat_s, expected in ((0.0, NOTICE_S), (0.1, NOTICE_S), (1.0, ANSWER_S), (60.0, ANSWER_S)):
+        stage.bus.nodes[b"n"].heartbeat_s = heartbeat_s
+        assert leases.answer_s(stage.bus, stage.bus.nodes[b"n"]) == expected
+
+
+def test_a_node_that_answered_and_lost_its_conversation_later_is_asked_at_its_address() -> None:
+    stage = registered(serves=TALKING)
+    stage.wait(1.6)
+    assert stage.one(act.Ask).peer == PEER
+    pulse(stage)
+    stage.wait(0.2)
+    assert not stage.one(act.Beckon).ended
+    stage.do(events.WorkerGone(PEER, "it cannot be reached"))
+    for _ in range(2):
+        pulse(stage)
+        stage.wait(1.0)
+    assert stage.one(act.Ask).voice == "reached"
+    assert not any(beckon.ended for beckon in stage.actions(act.Beckon)), "it has time to answer"
+
+
+def test_a_question_does_not_close_the_connection_of_a_worker_at_the_same_address() -> None:
+    stage = Stage()
+    serves = events.WorkerUp((OUT, b"a"), "a", ((b"a", 0),), NEVER_DEAD, endpoint=REACH.endpoint)
+    stage.do(events.Register((2, b"a"), "a", b"a", {}, 0.0, serves=serves))
+    stage.do(events.Register((2, b"n"), "n", b"n", {}, 1.0, ip="10.0.0.1", reach=REACH))
+    called = stage.bus.nodes[b"a"].worker
+    stage.wait(1.6)
+    line = stage.one(act.Ask).peer
+    assert line[0] == OUT
+    stage.nothing()
+    pulse(stage)
+    stage.wait(0.2)
+    assert stage.bus.nodes[b"n"].line is None
+    assert not stage.actions(act.HangUp)
+    assert stage.bus.nodes[b"a"].worker is called
+    # The connection is there for the next question.
+    stage.wait(1.6)
+    assert stage.one(act.Ask).peer == line
+    assert not stage.actions(act.Dial)
+
+
+# -- datagrams ----------------------------------------------------------------------------------------
+
+
+def beckoned(**more: Any) -> Stage:
+    """Our first datagram has gone at 1/16 s."""
+    stage = registered(**more)
+    pulse(stage)
+    at(stage, SIXTEENTH)
+    assert stage.one(act.Beckon).to == HOME
+    return stage
+
+
+@pytest.mark.parametrize(("heartbeat_s", "next_s"), [(None, 1.0), (0.5, 0.5), (2.0, 2.0)])
+def test_an_update_does_not_put_off_our_datagrams(heartbeat_s: float | None, next_s: float) -> None:
+    stage = beckoned()
+    for quarter in (1, 2):
+        stage.now = 1000.0 + quarter / 4
+        stage.do(events.UpdateNode(PEER, "v", b"n", {}, heartbeat_s=heartbeat_s))
+    pulse(stage)
+    while stage.now < 1000.0 + next_s:
+        stage.wait(SIXTEENTH, step=SIXTEENTH)
+        assert not stage.actions(act.Beckon) or stage.now - 1000.0 >= next_s
+    stage.wait(0.125, step=SIXTEENTH)
+    assert stage.one(act.Beckon).to == HOME
+
+
+def test_an_update_after_the_interval_was_shortened_below_what_has_passed_sends_a_datagram_at_once() -> None:
+    stage = beckoned(heartbeat_s=60.0)
+    at(stage, 10.0)
+    stage.do(events.UpdateNode(PEER, "v", b"n", {}, heartbeat_s=5.0))
+    at(stage, 10.0625)
+    assert stage.one(act.Beckon).to == HOME
+
+
+def test_after_a_move_our_first_datagram_goes_one_interval_after_the_last() -> None:
+    stage = beckoned()
+    stage.now = 1000.5
+    stage.do(events.UpdateNode(PEER, "v", b"n", {}, ip="10.0.0.2", reach=MOVED))
+    stage.now = 1000.0 + SIXTEENTH + 1.0
+    pulse(stage, ("10.0.0.2", 4000))
+    at(stage, SIXTEENTH + 1.0 + SIXTEENTH)
+    assert stage.one(act.Beckon).to == ("10.0.0.2", 4000)
+
+
+@pytest.mark.parametrize(("after_s", "is_sent"), [(1.0 - SIXTEENTH, False), (1.0, True)])
+def test_a_datagram_is_due_exactly_one_interval_after_the_last(after_s: float, is_sent: bool) -> None:
+    stage = beckoned()
+    stage.now = 1000.5
+    pulse(stage)
+    # The node is looked at every quarter of a second because of this.
+    leases.say_goodbye(stage.bus, stage.bus.nodes[b"n"], stage.now)
+    at(stage, SIXTEENTH + after_s)
+    assert len(stage.actions(act.Beckon)) == is_sent
+
+
+def test_after_a_standstill_of_exactly_two_intervals_no_datagram_is_made_up_for() -> None:
+    stage = beckoned()
+    stage.now = 1002.0
+    pulse(stage)
+    at(stage, SIXTEENTH + 2.0)
+    assert stage.one(act.Beckon)
+    stage.wait(0.875, step=SIXTEENTH)
+    assert not stage.actions(act.Beckon)
+    stage.wait(0.25, step=SIXTEENTH)
+    assert stage.one(act.Beckon)
+
+
+@pytest.mark.parametrize(("after_s", "is_sent"), [(4.0 - SIXTEENTH, True), (4.0, False)])
+def test_our_datagrams_cease_when_none_came_for_as_many_intervals_as_the_setting_says(
+    after_s: float, is_sent: bool
+) -> None:
+    stage = beckoned()
+    stage.now = 1003.0
+    stage.do(events.NodeBeat(PEER, "v", b"n"))
+    at(stage, after_s)
+    assert len(stage.actions(act.Beckon)) == is_sent
+    assert (stage.bus.nodes[b"n"].pulse_from is not None) == is_sent
+
+
+@pytest.mark.parametrize("began", [0.25, 1000.0])
+def test_a_mute_node_is_told_so_in_the_instant_in_which_its_time_for_an_answer_is_over(began: float) -> None:
+    stage = registered(0.25, now=began, serves=TALKING)
+    stage.bus.catalog.missed_beats = 5
+    node = stage.bus.nodes[b"n"]
+    stage.do(events.WorkerGone(PEER, "it cannot be reached"))
+    pulse(stage)
+    stage.now += 0.125
+    stage.do(events.Tick())
+    assert stage.one(act.Ask).voice == "reached"
+    assert not stage.one(act.Beckon).ended
+    answer_s = leases.answer_s(stage.bus, node)
+    asked_at = stage.now
+    stage.now = asked_at + answer_s - 0.125
+    pulse(stage)
+    stage.now = asked_at + answer_s
+    assert stage.now - node.asked_since >= answer_s
+    stage.do(events.Tick())
+    assert stage.one(act.Beckon).ended
+
+
+def test_a_mute_node_is_told_so_after_exactly_the_time_for_an_answer() -> None:
+    stage = registered(serves=TALKING)
+    stage.do(events.WorkerGone(PEER, "it cannot be reached"))
+    pulse(stage)
+    at(stage, SIXTEENTH)
+    assert stage.one(act.Ask).voice == "reached"
+    stage.actions(act.Beckon)
+    stage.now = 1001.0
+    pulse(stage)
+    at(stage, SIXTEENTH + ANSWER_S)
+    assert stage.one(act.Beckon).ended
+
+
+# -- looks --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("port", [4000, 4001])
+def test_a_node_without_heartbeats_is_not_looked_at_because_of_datagrams(port: int) -> None:
+    stage = registered(0.0)
+    assert stage.bus.nodes[b"n"].slot == 0
+    pulse(stage)
+    pulse(stage, (HOME[0], port))
+    assert stage.bus.nodes[b"n"].slot == 0
+    assert looks(stage, 2.0) == 0
+
+
+def test_a_node_that_moves_from_port_to_port_is_not_looked_at_for_each_of_its_datagrams() -> None:
+    stage = beckoned(heartbeat_s=60.0)
+    slot = stage.bus.nodes[b"n"].slot
+    for port in range(1, 10):
+        stage.wait(0.1)
+        pulse(stage, (HOME[0], port))
+        assert stage.bus.nodes[b"n"].slot == slot
+
+
+def test_a_node_that_beats_in_datagrams_is_looked_at_when_ours_are_due() -> None:
+    stage = registered(2.0)
+    count = 0
+    for _ in range(5):
+        pulse(stage)
+        count += looks(stage, 2.0)
+    assert count <= 2 * 5
+
+
+def test_a_late_node_is_looked_at_when_an_answer_may_be_there_or_a_question_is_due() -> None:
+    stage = registered(4.0)
+    stage.wait(6.1)
+    assert stage.one(act.Ask)
+    assert looks(stage, 8.0) <= 5
+    assert len(stage.actions(act.Ask)) == 1
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_node_that_sends_no_beats_is_looked_at_when_it_is_to_be_asked_or_is_late(answers: bool) -> None:
+    stage = registered(4.0, quiet=True)
+    stage.wait(2.0)
+    if answers:
+        pulse(stage)
+        stage.bus.nodes[b"n"].pulse_from = None
+    assert looks(stage, 3.5) <= 2
+    assert stage.bus.nodes[b"n"].state is NodeState.ALIVE
+
+
+def test_a_mute_node_is_looked_at_when_its_time_for_an_answer_is_over_and_then_once_in_an_interval() -> None:
+    stage = registered(4.0, serves=TALKING)
+    stage.do(events.WorkerGone(PEER, "it cannot be reached"))
+    count = 0
+    for _ in range(10):
+        stage.do(events.Pulse(b"n", HOME))
+        stage.bus.nodes[b"n"].pulse_from = None
+        count += looks(stage, 2.0)
+    assert stage.one(act.Ask).voice == "reached"
+    assert stage.one(act.HangUp)
+    assert count <= 10
+
+
+def test_nodes_without_heartbeats_do_not_hasten_a_broadcast_that_others_wait_for() -> None:
+    stage = Stage()
+    stage.bus.catalog.broadcasts = True
+    stage.do(events.Register((2, b"b"), "v", b"b", {}, 60.0))
+    stage.wait(1.0)
+    assert stage.one(act.BroadcastBeat)
+    stage.do(events.Register((2, b"a"), "v", b"a", {}, 0.0))
+    assert stage.bus.nodes[b"a"].slot == 0
+    stage.wait(10.0)
+    assert not stage.actions(act.BroadcastBeat)
