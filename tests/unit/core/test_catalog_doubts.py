@@ -461,3 +461,36 @@ def test_what_a_disconnected_peer_asked_for_is_done_and_not_answered() -> None:
     stage.result("w", token)
     assert stage.bus.counters.replied == 1
     assert not stage.actions(act.Answer)
+
+
+STRANGE = b"n\xff"
+READABLE = "'n\N{REPLACEMENT CHARACTER}'"
+
+
+def test_a_name_that_is_no_text_is_readable_in_every_refusal() -> None:
+    stage = Stage()
+    stage.do(events.NodeBeat(peer("q"), "q", STRANGE))
+    assert stage.one(act.Dismiss).reason.startswith(f"a heartbeat for {READABLE}, but no node")
+    stage.do(events.UpdateNode(peer("q"), "q", STRANGE, {}))
+    assert stage.one(act.Deny).reasons == (f"no node is registered as {READABLE}; register first",)
+    stage.do(events.Register(peer("p"), "p", STRANGE, {"ip": "10.0.0.1", "port": 1}, 1.0))
+    stage.do(events.Register(peer("q"), "q", STRANGE, {"ip": "10.0.0.2", "port": 1}, 1.0))
+    assert stage.one(act.Deny).reasons[0].startswith(f"the name {READABLE} is taken by a node that is alive")
+    stage.do(events.NodeBeat(peer("q"), "q", STRANGE))
+    assert stage.one(act.Dismiss).reason.startswith(f"a heartbeat, but the name {READABLE} was registered by")
+
+
+def test_whoever_speaks_for_a_node_of_another_connection_is_told_how_that_is_called() -> None:
+    stage = Stage()
+    register(stage, "none", "p1")
+    register(stage, "dialled", "p2", dialled("dialled"))
+    register(stage, "talking", "p3", talking("talking", "p3"))
+    told = []
+    for name in (b"none", b"dialled", b"talking"):
+        stage.do(events.NodeBeat(peer("stranger"), "stranger", name))
+        told.append(stage.one(act.Dismiss).reason.split("; ")[1])
+    assert told == [
+        "the node is not called",
+        f"the node is called at {ENDPOINT}",
+        "the node is called on that connection",
+    ]

@@ -373,3 +373,16 @@ def test_an_heir_is_told_why_it_does_not_move_the_node_whatever_the_name_is_made
         "the name 'n\N{REPLACEMENT CHARACTER}' was registered by another connection before, for 10.0.0.1:1, "
         "and the node was alive when this one registered it for the same place; "
     )
+
+
+def test_an_heir_that_beats_as_often_as_the_holder_says_itself_how() -> None:
+    """The holder named no timing, so it is asked; the heir names the same one, and beats by itself."""
+    stage = Stage()
+    place = {"ip": IP, "port": 1}
+    stage.do(events.Register(peer("first"), "first", b"n", place, 10.0, ip=IP, quiet=True))
+    info = {**place, "heartbeat_s": 10.0}
+    stage.do(events.Register(peer("heir"), "heir", b"n", info, 10.0, ip=IP))
+    stage.nothing()
+    stage.do(events.Unasked(peer("first")))
+    node = stage.one(act.Approve).entry
+    assert (node.heartbeat_s, node.quiet, node.info) == (10.0, False, info)

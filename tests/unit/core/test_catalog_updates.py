@@ -149,3 +149,23 @@ def test_without_a_store_an_update_is_not_written() -> None:
     assert stage.one(act.Acknowledge).name == b"n"
     assert stage.bus.nodes[b"n"].info == {"port": 2}
     assert not stage.bus.lines
+
+
+@pytest.mark.parametrize("endpoint", ["", "tcp://10.0.0.1:7"])
+def test_an_update_of_the_description_leaves_alone_how_a_node_is_called(endpoint: str) -> None:
+    serves = up(endpoint=endpoint)
+    stage = registered(serves=serves)
+    node = stage.bus.nodes[b"n"]
+    called = node.worker
+    assert called is not None
+    update(stage, changes={"note": "x"})
+    assert (node.info["note"], node.serves, node.worker) == ("x", serves, called)
+    stage.submit("c", "1", "n")
+    assert stage.one(act.Deliver).worker is called
+
+
+def test_all_that_an_update_lacks_is_told() -> None:
+    stage = registered()
+    update(stage, missing=("no port", "no ip"))
+    assert stage.one(act.Deny).reasons == ("no port", "no ip")
+    assert [one.reason for one in stage.told("denied")] == ["no port; no ip"]
