@@ -29,6 +29,7 @@ from polybus.core.ledger import Deregistered
 from polybus.core.lifecycle import ABSENT, BEAT, LAPSE, MISS, NodeState
 from polybus.core.model import Address, Heartbeat, Node, Reach, Worker
 from polybus.core.tables import NO_STORE
+from polybus.core.timers import SLOTS_PER_S
 
 if TYPE_CHECKING:
     from polybus.core import events
@@ -316,10 +317,13 @@ def left_s(bus: Bus, node: Node, now: float) -> float:
 
 
 def say_goodbye(bus: Bus, node: Node, now: float) -> None:
-    """Another connection said that the node leaves: the node is asked, and stays if it answers."""
+    """Another connection said that the node leaves: the node is asked, and stays if it answers. Who says so
+    again before that changes nothing, else it could put off the end for as long as it likes."""
+    if node.goodbye_at and seen_at(node) <= node.goodbye_at:
+        return
     node.goodbye_at = now
-    ask_now(bus, node, now)
-    bus.leases.set(node, now + NOTICE_S)
+    _ask(bus, node, now)
+    _look_soon(bus, node, now)
 
 
 def _has_left(bus: Bus, node: Node, heard_at: float, now: float) -> bool:
@@ -394,9 +398,16 @@ def _ask(bus: Bus, node: Node, now: float) -> bool:
 def ask_now(bus: Bus, node: Node, now: float) -> None:
     """Ask, because somebody wants to know."""
     _ask(bus, node, now)
-    bus.leases.clear(node)
     if node.heartbeat_s > 0:
-        bus.leases.set(node, now + NOTICE_S)
+        _look_soon(bus, node, now)
+
+
+def _look_soon(bus: Bus, node: Node, now: float) -> None:
+    """Look at it when an answer may be there. A look that is due before that is not put off."""
+    soon_at = now + NOTICE_S
+    if not node.slot or node.slot > soon_at * SLOTS_PER_S:
+        bus.leases.clear(node)
+        bus.leases.set(node, soon_at)
 
 
 def _take_line(bus: Bus, node: Node, reach: Reach) -> bool:
