@@ -386,3 +386,25 @@ def test_an_heir_that_beats_as_often_as_the_holder_says_itself_how() -> None:
     stage.do(events.Unasked(peer("first")))
     node = stage.one(act.Approve).entry
     assert (node.heartbeat_s, node.quiet, node.info) == (10.0, False, info)
+
+
+@pytest.mark.parametrize("place", [{"port": 6}, {"ip": "10.0.0.2"}, {"interfaces": {"pub": 1}}])
+def test_an_heir_that_registers_another_place_on_its_own_connection_waits_until_the_node_was_asked(
+    place: dict[str, Any],
+) -> None:
+    stage = inherited()
+    info = {"ip": IP, "port": 1, "heartbeat_s": 1.0, **place}
+    reach = Reach((OUT, b"n"), ENDPOINT, "n")
+    event = events.Register(peer("heir"), "heir", b"n", info, 1.0, (), None, "how", IP, reach)
+    stage.do(event)
+    assert not stage.actions(act.Approve)
+    assert stage.one(act.Ask).peer[0] == OUT
+    stage.wait(0.1)
+    pulse(stage)
+    stage.wait(0.4)
+    assert "is taken by a node that is alive" in stage.one(act.Deny).reasons[0]
+    stage.do(event)
+    stage.wait(2.3)
+    assert stage.one(act.Approve).node == peer("heir")
+    assert stage.bus.nodes[b"n"].info == info
+    assert not stage.bus.nodes[b"n"].inherited

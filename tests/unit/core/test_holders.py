@@ -1098,3 +1098,15 @@ def test_who_is_told_to_stop_and_answers_all_the_same_ends_the_request(other: bo
     assert [told.worker for told in stage.told("replied")] == [worker("w")]
     assert stage.bus.workers[worker("w")].free == 1
     check(stage)
+
+
+def test_about_a_thousand_workers_are_remembered_for_about_a_minute() -> None:
+    assert 500 <= holders.MAX_LET_GO <= 2_000
+    assert 30.0 <= holders.TOLD_FOR_S <= 120.0
+
+
+def test_what_is_known_of_a_worker_that_was_given_a_request() -> None:
+    """Nothing but when, until it is silent, late, told to stop, or a part of its answer is lost."""
+    holding = holders.Holding(5.0)
+    assert (holding.given_at, holding.is_silent, holding.is_overdue) == (5.0, False, False)
+    assert (holding.is_whole, holding.has_slot) == (True, True)
