@@ -1110,3 +1110,32 @@ def test_what_is_known_of_a_worker_that_was_given_a_request() -> None:
     holding = holders.Holding(5.0)
     assert (holding.given_at, holding.is_silent, holding.is_overdue) == (5.0, False, False)
     assert (holding.is_whole, holding.has_slot) == (True, True)
+
+
+def test_a_worker_that_is_silent_twice_got_its_request_when_it_got_it() -> None:
+    stage = Stage(Limits(attempts=9))
+    stage.worker("w", heartbeat=LISTENS)
+    began = stage.now
+    stage.submit("c", "1", ttl_s=1000.0)
+    token = stage.token("c", "1")
+    silence(stage)
+    stage.worker("v")
+    stage.heard("w")
+    silence(stage)
+    assert worker("w") in stage.bus.silent
+    stage.result("w", token)
+    (replied,) = stage.told("replied")
+    assert (replied.worker, replied.dispatched_at) == (worker("w"), began)
+    check(stage)
+
+
+def test_a_worker_that_forgets_what_it_is_told_to_stop_is_not_lost_twice_either(stage: Stage) -> None:
+    stage.worker("w", heartbeat=BEATS, forgets_stopped=True)
+    stage.submit("c", "1", options=RETRIED)
+    for _ in range(3):
+        silence(stage)
+        assert stage.request("c", "1").state is RequestState.QUEUED
+        stage.heard("w")
+        check(stage)
+    assert stage.delivered() == [("w", "1")]
+    assert stage.request("c", "1").state is RequestState.DISPATCHED

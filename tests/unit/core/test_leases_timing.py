@@ -63,7 +63,9 @@ def looks(stage: Stage, seconds: float) -> int:
 def test_a_lease_ends_in_the_instant_in_which_the_last_beat_is_missing() -> None:
     stage = registered(reach=None)
     at(stage, MISSED_BEATS)
-    assert stage.one(act.Forget).reason == "no heartbeat for 4.0 s", "nobody could be asked"
+    gone = stage.one(act.Forget)
+    assert gone.reason == "no heartbeat for 4.0 s", "nobody could be asked"
+    assert gone.entry.state is NodeState.DOWN
     stage = registered(reach=None)
     at(stage, MISSED_BEATS - SIXTEENTH)
     assert not stage.actions(act.Forget)
@@ -135,6 +137,25 @@ def test_after_a_claim_that_was_refused_the_holder_is_watched_as_before() -> Non
     assert stage.bus.nodes[b"n"].state is NodeState.LATE
     stage.wait(2.6)
     assert not stage.bus.nodes
+
+
+def test_a_lease_ends_also_if_the_clock_began_a_moment_ago() -> None:
+    stage = registered(0.125, now=0.0)
+    stage.wait(0.4)
+    assert stage.bus.nodes[b"n"].asked_since > 0.0
+    stage.wait(0.3)
+    assert stage.one(act.Forget).reason.endswith(" and no answer")
+
+
+@pytest.mark.parametrize(("heartbeat_s", "is_watched"), [(0.0, False), (0.5, True), (60.0, True)])
+def test_an_answer_to_who_wants_a_name_is_noticed_soon(heartbeat_s: float, is_watched: bool) -> None:
+    stage = registered(heartbeat_s, serves=TALKING)
+    serves = events.WorkerUp((2, b"q"), "q", ((b"n", 0),), NEVER_DEAD)
+    event = events.Register((2, b"q"), "q", b"n", {"ip": "10.0.0.1", "port": 1}, 1.0, serves=serves)
+    stage.do(event)
+    assert stage.one(act.Ask).peer == PEER
+    slot = stage.bus.nodes[b"n"].slot
+    assert slot == (int((stage.now + NOTICE_S) * SLOTS_PER_S) + 1 if is_watched else 0)
 
 
 # -- questions ----------------------------------------------------------------------------------------
@@ -317,6 +338,23 @@ def test_a_mute_node_is_told_so_after_exactly_the_time_for_an_answer() -> None:
     pulse(stage)
     at(stage, SIXTEENTH + ANSWER_S)
     assert stage.one(act.Beckon).ended
+    assert stage.one(act.HangUp).endpoint == REACH.endpoint
+
+
+def test_after_a_move_no_datagram_goes_before_the_node_has_shown_itself_at_its_new_place() -> None:
+    stage = beckoned()
+    stage.do(events.UpdateNode(PEER, "v", b"n", {}, ip="10.0.0.2", reach=MOVED))
+    for _ in range(6):
+        stage.wait(0.5)
+        stage.do(events.NodeBeat(PEER, "v", b"n"))
+    assert not stage.actions(act.Beckon)
+
+
+def test_a_datagram_stands_for_a_beat_over_tcp_until_half_an_interval_after_the_next_is_due() -> None:
+    stage = beckoned(serves=TALKING)
+    worker = stage.bus.nodes[b"n"].worker
+    assert worker is not None
+    assert worker.spoken_at == stage.now + 0.5
 
 
 # -- looks --------------------------------------------------------------------------------------------
@@ -367,6 +405,37 @@ def test_a_node_that_sends_no_beats_is_looked_at_when_it_is_to_be_asked_or_is_la
         stage.bus.nodes[b"n"].pulse_from = None
     assert looks(stage, 3.5) <= 2
     assert stage.bus.nodes[b"n"].state is NodeState.ALIVE
+
+
+def test_a_node_that_sends_no_beats_is_asked_exactly_one_interval_after_it_was_heard() -> None:
+    stage = registered(quiet=True)
+    stage.now = 1000.25
+    pulse(stage)
+    at(stage, 1.25)
+    assert stage.one(act.Ask).voice == "reached"
+
+
+@pytest.mark.parametrize("heartbeat_s", [1.0, 10.0])
+def test_a_node_that_sends_no_beats_and_does_not_answer_is_late_half_an_interval_later(
+    heartbeat_s: float,
+) -> None:
+    stage = registered(heartbeat_s, quiet=True)
+    assert looks(stage, 1.5 * heartbeat_s - 0.05) == 1
+    assert stage.one(act.Ask)
+    assert stage.bus.nodes[b"n"].state is NodeState.ALIVE
+    stage.wait(0.15)
+    assert stage.bus.nodes[b"n"].state is NodeState.LATE
+
+
+def test_a_node_without_heartbeats_is_looked_at_while_a_goodbye_waits_for_an_answer() -> None:
+    stage = registered(0.0, serves=events.WorkerUp(PEER, "v", ((b"n", 0),), NEVER_DEAD))
+    stage.submit("c", "1", "n")
+    leases.say_goodbye(stage.bus, stage.bus.nodes[b"n"], stage.now)
+    # It has work, so it stays.
+    assert 6 <= looks(stage, 2.0) <= 8
+    stage.do(events.Heard(PEER, "v"))
+    stage.wait(0.5)
+    assert stage.bus.nodes[b"n"].slot == 0
 
 
 def test_a_mute_node_is_looked_at_when_its_time_for_an_answer_is_over_and_then_once_in_an_interval() -> None:

@@ -175,3 +175,12 @@ def test_what_a_neighbour_was_told_is_not_looked_at_again() -> None:
         assert routes.updates("B") == ({}, [])
         assert not routes.neighbours["B"].dirty
     assert len(routes.neighbours["C"].dirty) == 10, "it has not been told yet"
+
+
+def test_who_offers_what_is_offered_already_gives_neighbours_nothing_to_be_told() -> None:
+    routes = linked()
+    for offered in (True, False):
+        routes.offer(b"own", offered)
+        routes.updates("B")
+        routes.offer(b"own", offered)
+        assert not routes.neighbours["B"].dirty
