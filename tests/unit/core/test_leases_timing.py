@@ -461,3 +461,29 @@ def test_nodes_without_heartbeats_do_not_hasten_a_broadcast_that_others_wait_for
     assert stage.bus.nodes[b"a"].slot == 0
     stage.wait(10.0)
     assert not stage.actions(act.BroadcastBeat)
+
+
+def test_an_update_does_not_have_the_node_looked_at_before_a_datagram_is_due() -> None:
+    stage = beckoned()
+    stage.now = 1000.5
+    stage.do(events.UpdateNode(PEER, "v", b"n", {}))
+    assert stage.bus.nodes[b"n"].slot == int((1000.0 + SIXTEENTH + 1.0) * SLOTS_PER_S) + 1
+
+
+def test_a_question_does_not_put_off_a_look_that_is_due_when_an_answer_may_be_there() -> None:
+    stage = registered(now=1000.0 - 1.5 + 0.21875)
+    slot = stage.bus.nodes[b"n"].slot
+    assert slot == (1000.0 + NOTICE_S) * SLOTS_PER_S
+    leases.say_goodbye(stage.bus, stage.bus.nodes[b"n"], 1000.0)
+    assert stage.bus.nodes[b"n"].slot == slot
+
+
+def test_a_node_that_left_after_a_question_is_not_looked_at_any_more() -> None:
+    stage = registered(5.0)
+    leases.say_goodbye(stage.bus, stage.bus.nodes[b"n"], stage.now)
+    stage.do(events.NodeLeft(PEER, b"n"))
+    stage.nothing()
+    stage.wait(30.0, step=0.25)
+    assert stage.nothing()
+    assert not stage.told("node_late")
+    assert len(stage.told("node_down")) == 1
