@@ -487,3 +487,11 @@ def test_a_node_that_left_after_a_question_is_not_looked_at_any_more() -> None:
     assert stage.nothing()
     assert not stage.told("node_late")
     assert len(stage.told("node_down")) == 1
+
+
+def test_a_look_between_two_datagrams_is_followed_by_one_when_the_next_is_due() -> None:
+    stage = beckoned(heartbeat_s=8.0)
+    pulse(stage)
+    leases.ask_now(stage.bus, stage.bus.nodes[b"n"], stage.now)
+    assert looks(stage, 4.0) == 1
+    assert stage.bus.nodes[b"n"].slot == int((1000.0 + SIXTEENTH + 8.0) * SLOTS_PER_S) + 1
