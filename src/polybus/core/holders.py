@@ -178,9 +178,6 @@ def forget(bus: Tables, worker: Worker) -> list[Request]:
         del bus.departed[worker.address]
     undecided: list[Request] = []
     for token, request in worker.inflight.items():
-        others = bus.holders.get(token)
-        if others is None or worker not in others:
-            continue
         forget_one(bus, token, worker)
         if request.state is RequestState.SUSPENDED and not can_be_reached(bus, request):
             undecided.append(request)

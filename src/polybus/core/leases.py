@@ -29,6 +29,7 @@ from polybus.core.ledger import Deregistered
 from polybus.core.lifecycle import ABSENT, BEAT, LAPSE, MISS, NodeState
 from polybus.core.model import Address, Heartbeat, Node, Reach, Worker
 from polybus.core.tables import NO_STORE
+from polybus.core.timers import SLOTS_PER_S
 
 if TYPE_CHECKING:
     from polybus.core import events
@@ -231,7 +232,11 @@ def is_mute(node: Node) -> bool:
 def watch(bus: Bus, node: Node, now: float) -> None:
     """Begin to look at it."""
     if node.heartbeat_s > 0:
-        bus.leases.set(node, now + node.heartbeat_s * (1.0 if node.quiet else LATE))
+        look_at = now + node.heartbeat_s * (1.0 if node.quiet else LATE)
+        if node.pulse_from is not None:
+            # Our datagrams go on at their timing.
+            look_at = min(look_at, max(now, node.pulsed_at + _beckon_every_s(node)))
+        bus.leases.set(node, look_at)
         catalog = bus.catalog
         if catalog.broadcasts:
             due_at = max(now, catalog.broadcast_last + _beckon_every_s(node))
@@ -312,10 +317,13 @@ def left_s(bus: Bus, node: Node, now: float) -> float:
 
 
 def say_goodbye(bus: Bus, node: Node, now: float) -> None:
-    """Another connection said that the node leaves: the node is asked, and stays if it answers."""
+    """Another connection said that the node leaves: the node is asked, and stays if it answers. Who says so
+    again before that changes nothing, else it could put off the end for as long as it likes."""
+    if node.goodbye_at and seen_at(node) <= node.goodbye_at:
+        return
     node.goodbye_at = now
-    ask_now(bus, node, now)
-    bus.leases.set(node, now + NOTICE_S)
+    _ask(bus, node, now)
+    _look_soon(bus, node, now)
 
 
 def _has_left(bus: Bus, node: Node, heard_at: float, now: float) -> bool:
@@ -390,9 +398,16 @@ def _ask(bus: Bus, node: Node, now: float) -> bool:
 def ask_now(bus: Bus, node: Node, now: float) -> None:
     """Ask, because somebody wants to know."""
     _ask(bus, node, now)
-    bus.leases.clear(node)
     if node.heartbeat_s > 0:
-        bus.leases.set(node, now + NOTICE_S)
+        _look_soon(bus, node, now)
+
+
+def _look_soon(bus: Bus, node: Node, now: float) -> None:
+    """Look at it when an answer may be there. A look that is due before that is not put off."""
+    soon_at = now + NOTICE_S
+    if not node.slot or node.slot > soon_at * SLOTS_PER_S:
+        bus.leases.clear(node)
+        bus.leases.set(node, soon_at)
 
 
 def _take_line(bus: Bus, node: Node, reach: Reach) -> bool:
@@ -435,7 +450,7 @@ def _beckon_every_s(node: Node) -> float:
 def _beckon(bus: Bus, node: Node, now: float) -> float:
     """Send a datagram if one is due. When the next one is."""
     every_s = _beckon_every_s(node)
-    if now - node.pulse_at > every_s * bus.catalog.missed_beats:
+    if now - node.pulse_at >= every_s * bus.catalog.missed_beats:
         # None came from there for long.
         node.pulse_from = None
         return inf

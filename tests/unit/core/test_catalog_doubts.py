@@ -10,7 +10,7 @@ from polybus.core import actions as act
 from polybus.core import catalog, events
 from polybus.core.ledger import NodeEntry
 from polybus.core.lifecycle import NodeState
-from polybus.core.model import Heartbeat, Limits
+from polybus.core.model import Heartbeat, Limits, Reach
 from support.stage import NEVER_DEAD, Stage
 
 OUT = 9
@@ -363,3 +363,134 @@ def test_a_node_that_was_dialled_in_vain_is_dialled_again_when_somebody_beats_fo
     register(stage, "m", "q")
     stage.do(events.NodeBeat(peer("stranger"), "stranger", b"m"))
     assert not stage.actions(act.Dial)
+
+
+def test_the_rest_of_a_lease_is_told_to_the_tenth_of_a_second_also_when_it_is_short() -> None:
+    stage = Stage()
+    for at, ip in (("p", "10.0.0.1"), ("q", "10.0.0.2")):
+        stage.do(events.Register(peer(at), at, b"n", {"ip": ip, "port": 1}, 0.2))
+    assert "; its lease ends in 0.8 s unless the node is heard of; " in stage.one(act.Deny).reasons[0]
+
+
+def test_a_name_is_granted_in_the_instant_in_which_the_beat_of_its_holder_is_overdue() -> None:
+    stage = claimed("n")
+    began = stage.now
+    stage.now = began + 1.4375
+    stage.do(events.Tick())
+    assert not stage.actions(act.Approve)
+    # Half an interval after the beat was due.
+    stage.now = began + 1.5
+    stage.bus.catalog.claims_at = stage.now
+    stage.do(events.Tick())
+    assert stage.one(act.Approve).node == peer("new-n")
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_broker_that_has_decided_about_all_claims_does_not_wake_up_for_claims(heard: bool) -> None:
+    stage = claimed("a")
+    assert stage.bus.catalog.claims_at <= stage.now + 0.25
+    stage.wait(0.1)
+    if heard:
+        stage.do(events.Heard(peer("old-a"), "old-a"))
+    stage.wait(2.0)
+    assert not stage.bus.catalog.claims
+    for node in list(stage.bus.nodes.values()):
+        stage.do(events.NodeLeft(node.address, node.name))
+    stage.wait(10.0)
+    assert not stage.bus.workers
+    assert stage.bus.next_at(stage.now) == stage.now + 1.0
+
+
+def test_after_a_restart_what_nobody_can_speak_to_keeps_no_other_node_out() -> None:
+    stage = Stage()
+    entries = [NodeEntry(name, b"{}", 1.0, "some.way", 0.0) for name in (b"x", b"a", b"y", b"b")]
+
+    def revive(entry: NodeEntry) -> events.Register | None:
+        if entry.name in (b"x", b"y"):
+            return None
+        return events.Register(peer("p"), "p", entry.name, {}, 1.0)
+
+    catalog.restore(stage.bus, entries, revive, stage.now)
+    assert set(stage.bus.nodes) == {b"a", b"b"}
+    # Those that are there already are left alone, and those after them are restored.
+    entries.append(NodeEntry(b"c", b"{}", 1.0, "some.way", 0.0))
+    before = dict(stage.bus.nodes)
+    catalog.restore(stage.bus, entries, revive, stage.now)
+    assert stage.bus.nodes == {**before, b"c": stage.bus.nodes[b"c"]}
+
+
+def test_an_update_that_lacks_something_is_refused_also_when_the_registering_connection_is_closed() -> None:
+    stage = Stage()
+    register(stage, "n", "p")
+    describe(stage, "first")
+    stage.do(events.Unasked(peer("p")))
+    stage.nothing()
+    event = events.UpdateNode(peer("stranger"), "stranger", b"n", {"note": "second"}, missing=("no port",))
+    stage.do(event)
+    assert stage.one(act.Deny).reasons == ("no port",)
+    assert not stage.actions(act.Acknowledge)
+    assert stage.bus.nodes[b"n"].info["note"] == "first"
+
+
+def test_who_is_called_at_its_own_address_and_cannot_be_reached_there_is_not_asked_there_at_once() -> None:
+    stage = Stage()
+    facts = {"ip": "10.0.0.1", "port": 1}
+    reach = Reach((OUT, b"node:n"), ENDPOINT, "reached")
+    stage.do(events.Register(peer("p"), "p", b"n", facts, 1.0, serves=dialled("n"), reach=reach))
+    first = stage.one(act.Dial)
+    stage.nothing()
+    stage.do(events.Unasked((OUT, first.identity)))
+    assert not stage.bus.workers
+    assert not stage.actions(act.Ask)
+    stage.wait(1.4)
+    assert not stage.actions(act.Ask)
+    stage.wait(0.2)
+    assert stage.one(act.Ask).voice == "reached", "its beat is missing"
+
+
+def test_what_a_disconnected_peer_asked_for_is_done_and_not_answered() -> None:
+    stage = Stage()
+    stage.worker("w")
+    caller = peer("caller")
+    stage.do(events.Submit(caller, "caller", b"1", b"echo", [b"work"]))
+    token = stage.one(act.Deliver).request.token
+    stage.do(events.NodeBeat(caller, "caller", b"unknown"))
+    assert stage.one(act.Dismiss).peer == caller
+    assert stage.nothing(), "its request is not withdrawn"
+    assert stage.bus.counters.cancelled == 0
+    stage.result("w", token)
+    assert stage.bus.counters.replied == 1
+    assert not stage.actions(act.Answer)
+
+
+STRANGE = b"n\xff"
+READABLE = "'n\N{REPLACEMENT CHARACTER}'"
+
+
+def test_a_name_that_is_no_text_is_readable_in_every_refusal() -> None:
+    stage = Stage()
+    stage.do(events.NodeBeat(peer("q"), "q", STRANGE))
+    assert stage.one(act.Dismiss).reason.startswith(f"a heartbeat for {READABLE}, but no node")
+    stage.do(events.UpdateNode(peer("q"), "q", STRANGE, {}))
+    assert stage.one(act.Deny).reasons == (f"no node is registered as {READABLE}; register first",)
+    stage.do(events.Register(peer("p"), "p", STRANGE, {"ip": "10.0.0.1", "port": 1}, 1.0))
+    stage.do(events.Register(peer("q"), "q", STRANGE, {"ip": "10.0.0.2", "port": 1}, 1.0))
+    assert stage.one(act.Deny).reasons[0].startswith(f"the name {READABLE} is taken by a node that is alive")
+    stage.do(events.NodeBeat(peer("q"), "q", STRANGE))
+    assert stage.one(act.Dismiss).reason.startswith(f"a heartbeat, but the name {READABLE} was registered by")
+
+
+def test_whoever_speaks_for_a_node_of_another_connection_is_told_how_that_is_called() -> None:
+    stage = Stage()
+    register(stage, "none", "p1")
+    register(stage, "dialled", "p2", dialled("dialled"))
+    register(stage, "talking", "p3", talking("talking", "p3"))
+    told = []
+    for name in (b"none", b"dialled", b"talking"):
+        stage.do(events.NodeBeat(peer("stranger"), "stranger", name))
+        told.append(stage.one(act.Dismiss).reason.split("; ")[1])
+    assert told == [
+        "the node is not called",
+        f"the node is called at {ENDPOINT}",
+        "the node is called on that connection",
+    ]

@@ -319,3 +319,92 @@ def test_a_busy_node_keeps_its_name_for_as_long_as_the_settings_of_its_queue_all
     assert not stage.actions(act.Approve)
     stage.wait(1.0)
     assert stage.one(act.Approve).node == peer("again")
+
+
+def test_a_node_with_a_short_interval_keeps_its_name_for_as_long_as_its_lease_leaves_for_an_answer() -> None:
+    stage = Stage()
+    register(stage, "first", dialled(), 0.2)
+    stage.nothing()
+    register(stage, "second", None, 0.2)
+    stage.do(events.Unasked(peer("first")))
+    stage.wait(0.4)
+    assert not stage.actions(act.Approve), "0.45 seconds"
+    stage.wait(0.3)
+    assert stage.one(act.Approve).node == peer("second")
+    assert not stage.actions(act.Forget), "its lease had not ended"
+
+
+def test_an_heir_that_wants_to_move_a_node_that_left_meanwhile_has_to_register() -> None:
+    stage = inherited(dialled())
+    node = stage.bus.nodes[b"n"]
+    assert node.worker is not None
+    move(stage, "heir")
+    stage.do(events.NodeLeft(node.worker.address, b"n"))
+    stage.nothing()
+    stage.wait(0.4)
+    denied = stage.one(act.Deny)
+    assert denied.node == peer("heir")
+    assert denied.reasons == ("no node is registered as 'n'; register first",)
+    assert not stage.bus.catalog.claims
+
+
+def test_an_heir_that_left_is_not_asked_whether_its_connection_is_open() -> None:
+    stage = inherited()
+    stage.do(events.NodeLeft(peer("heir"), b"n"))
+    stage.nothing()
+    stage.do(events.UpdateNode(peer("stranger"), "stranger", b"n", {"note": "x"}))
+    assert stage.one(act.Acknowledge).node == peer("stranger")
+    assert stage.bus.nodes[b"n"].info["note"] == "x"
+    assert not stage.actions(act.Ask)
+
+
+def test_an_heir_is_told_why_it_does_not_move_the_node_whatever_the_name_is_made_of() -> None:
+    stage = Stage()
+    info = {"ip": IP, "port": 1}
+    reach = Reach((OUT, b"n"), ENDPOINT, "n")
+    for at in ("first", "heir"):
+        stage.do(events.Register(peer(at), at, b"n\xff", info, 1.0, (), None, "how", IP, reach))
+    stage.do(events.Unasked(peer("first")))
+    stage.nothing()
+    for _ in range(2):
+        stage.do(events.UpdateNode(peer("heir"), "heir", b"n\xff", {"port": 6}, moves=True))
+    (reason,) = stage.one(act.Deny).reasons
+    assert reason.startswith(
+        "the name 'n\N{REPLACEMENT CHARACTER}' was registered by another connection before, for 10.0.0.1:1, "
+        "and the node was alive when this one registered it for the same place; "
+    )
+
+
+def test_an_heir_that_beats_as_often_as_the_holder_says_itself_how() -> None:
+    """The holder named no timing, so it is asked; the heir names the same one, and beats by itself."""
+    stage = Stage()
+    place = {"ip": IP, "port": 1}
+    stage.do(events.Register(peer("first"), "first", b"n", place, 10.0, ip=IP, quiet=True))
+    info = {**place, "heartbeat_s": 10.0}
+    stage.do(events.Register(peer("heir"), "heir", b"n", info, 10.0, ip=IP))
+    stage.nothing()
+    stage.do(events.Unasked(peer("first")))
+    node = stage.one(act.Approve).entry
+    assert (node.heartbeat_s, node.quiet, node.info) == (10.0, False, info)
+
+
+@pytest.mark.parametrize("place", [{"port": 6}, {"ip": "10.0.0.2"}, {"interfaces": {"pub": 1}}])
+def test_an_heir_that_registers_another_place_on_its_own_connection_waits_until_the_node_was_asked(
+    place: dict[str, Any],
+) -> None:
+    stage = inherited()
+    info = {"ip": IP, "port": 1, "heartbeat_s": 1.0, **place}
+    reach = Reach((OUT, b"n"), ENDPOINT, "n")
+    event = events.Register(peer("heir"), "heir", b"n", info, 1.0, (), None, "how", IP, reach)
+    stage.do(event)
+    assert not stage.actions(act.Approve)
+    assert stage.one(act.Ask).peer[0] == OUT
+    stage.wait(0.1)
+    pulse(stage)
+    stage.wait(0.4)
+    assert "is taken by a node that is alive" in stage.one(act.Deny).reasons[0]
+    stage.do(event)
+    stage.wait(2.3)
+    assert stage.one(act.Approve).node == peer("heir")
+    assert stage.bus.nodes[b"n"].info == info
+    assert not stage.bus.nodes[b"n"].inherited

@@ -11,6 +11,7 @@ from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.ledger import NodeEntry, Registered
 from polybus.core.model import Heartbeat, Reach
+from polybus.core.tables import NO_STORE
 from support.stage import NEVER_DEAD, Stage
 
 PEER = (2, b"p")
@@ -126,3 +127,45 @@ def test_a_node_that_is_not_on_disk_yet_is_given_no_work_because_of_an_update() 
     assert not stage.actions(act.Deliver)
     written(stage)
     assert len(stage.actions(act.Deliver)) == 1
+
+
+def test_a_node_that_left_after_an_update_is_not_looked_at_any_more() -> None:
+    stage = registered()
+    stage.wait(0.5)
+    update(stage, changes={"port": 2})
+    stage.do(events.NodeLeft(PEER, b"n"))
+    stage.nothing()
+    stage.wait(10.0)
+    assert stage.nothing()
+    assert not stage.told("node_late")
+    assert len(stage.told("node_down")) == 1
+
+
+def test_without_a_store_an_update_is_not_written() -> None:
+    stage = Stage()
+    assert stage.bus.store_trouble == NO_STORE
+    stage.do(events.Register(PEER, "v", b"n", {"port": 1}, 1.0))
+    update(stage, changes={"port": 2})
+    assert stage.one(act.Acknowledge).name == b"n"
+    assert stage.bus.nodes[b"n"].info == {"port": 2}
+    assert not stage.bus.lines
+
+
+@pytest.mark.parametrize("endpoint", ["", "tcp://10.0.0.1:7"])
+def test_an_update_of_the_description_leaves_alone_how_a_node_is_called(endpoint: str) -> None:
+    serves = up(endpoint=endpoint)
+    stage = registered(serves=serves)
+    node = stage.bus.nodes[b"n"]
+    called = node.worker
+    assert called is not None
+    update(stage, changes={"note": "x"})
+    assert (node.info["note"], node.serves, node.worker) == ("x", serves, called)
+    stage.submit("c", "1", "n")
+    assert stage.one(act.Deliver).worker is called
+
+
+def test_all_that_an_update_lacks_is_told() -> None:
+    stage = registered()
+    update(stage, missing=("no port", "no ip"))
+    assert stage.one(act.Deny).reasons == ("no port", "no ip")
+    assert [one.reason for one in stage.told("denied")] == ["no port; no ip"]

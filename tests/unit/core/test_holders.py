@@ -991,3 +991,151 @@ def test_what_was_claimed_and_given_back_is_not_given_again_to_who_works_on_it(
     assert stage.one(act.Answer).body == [b"done"]
     assert stage.bus.workers[worker("w")].free == 2
     check(stage)
+
+
+def test_a_worker_that_took_too_long_does_not_fail_its_request_a_second_time() -> None:
+    stage = Stage(Limits(attempts=9, timeout_grace_s=0.0))
+    stage.worker("w", heartbeat=Heartbeat(dead_after_s=3.0))
+    stage.submit("c", "1", options=JobOptions(retries=9, backoff_s=0.2, timeout_s=2.0))
+    token = stage.token("c", "1")
+    stage.wait(2.1)
+    assert stage.bus.counters.timeouts == 1
+    stage.worker("v")
+    stage.wait(0.5)
+    assert stage.delivered() == [("w", "1"), ("v", "1")]
+    # While another one has it, the first one goes silent and is heard again.
+    stage.wait(0.6)
+    assert worker("w") in stage.bus.silent
+    stage.heard("w")
+    stage.fail("v", token)
+    request = stage.request("c", "1")
+    assert (request.state, request.failures) == (RequestState.WAITING, 2)
+    stage.fail("w", token)
+    assert (request.state, request.failures) == (RequestState.WAITING, 2)
+    assert stage.bus.counters.late == 1
+    check(stage)
+
+
+def test_a_part_that_is_dropped_spoils_the_answer_of_its_own_worker_alone() -> None:
+    stage = Stage(Limits(attempts=9))
+    token = busy(stage, "u", "v")
+    unplug(stage, "v")
+    stage.worker("x")
+    assert stage.delivered() == [("x", "1")]
+    stage.part("v", token)
+    assert not stage.actions(act.Stream)
+    stage.result("u", token, [b"whole"])
+    assert stage.one(act.Answer).body == [b"whole"]
+    check(stage)
+
+
+def test_a_silent_worker_leaves_while_one_of_its_requests_has_ended_and_another_has_not() -> None:
+    stage = Stage(Limits(attempts=1))
+    stage.worker("w", heartbeat=LISTENS, credit=2)
+    for number in "12":
+        stage.submit("c", number)
+    silence(stage)
+    stage.do(events.Cancel(client("c"), b"1"))
+    assert stage.one(act.Refuse).reason is Reason.CANCELLED
+    assert worker("w") in stage.bus.silent
+    stage.gone("w")
+    refusal = stage.one(act.Refuse)
+    assert (refusal.request_id, refusal.reason) == (b"2", Reason.WORKER_LOST)
+    assert not stage.bus.silent
+    check(stage)
+
+
+def test_of_several_silent_workers_each_is_let_go_in_its_own_way() -> None:
+    stage = Stage(Limits(attempts=9))
+    granting(stage, "w")
+    stage.submit("c", "1")
+    silence(stage)
+    for name in "uv":
+        stage.worker(name, heartbeat=LISTENS)
+        silence(stage)
+    assert set(stage.bus.silent) == {worker("w"), worker("u"), worker("v")}
+    stage.worker("quick")
+    stage.result("quick", stage.token("c", "1"))
+    assert not stage.bus.silent
+    assert set(stage.bus.resting) == {worker("w")}
+    assert set(stage.bus.let_go) == {worker("u"), worker("v")}
+    check(stage)
+
+
+def test_an_answer_that_crossed_the_order_to_stop_takes_no_slot_of_who_grants_them_itself() -> None:
+    stage = Stage(Limits(timeout_grace_s=0.0))
+    stage.worker("w", grants_slots=True, forgets_stopped=True)
+    stage.do(events.Slot(worker("w"), "w"))
+    stage.submit("c", "1", options=JobOptions(retries=3, backoff_s=0.2, timeout_s=1.0))
+    token = stage.token("c", "1")
+    stage.wait(1.1)
+    assert stage.one(act.Stop).worker.address == worker("w")
+    stage.worker("v")
+    stage.wait(0.5)
+    assert stage.delivered() == [("w", "1"), ("v", "1")]
+    stage.result("w", token, [b"crossed"])
+    assert stage.one(act.Answer).body == [b"crossed"]
+    stage.gone("v")
+    stage.do(events.Slot(worker("w"), "w"))
+    stage.submit("c", "2")
+    assert stage.delivered() == [("w", "2")]
+    check(stage)
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["nobody else has it", "another one has it"])
+def test_who_is_told_to_stop_and_answers_all_the_same_ends_the_request(other: bool) -> None:
+    stage = Stage(Limits(timeout_grace_s=0.0))
+    stage.worker("w", obeys_stop=True)
+    stage.submit("c", "1", options=JobOptions(retries=3, backoff_s=0.2, timeout_s=1.0))
+    token = stage.token("c", "1")
+    stage.wait(1.1)
+    assert stage.one(act.Stop).worker.address == worker("w")
+    if other:
+        stage.worker("v")
+        stage.wait(0.5)
+    stage.result("w", token, [b"crossed"])
+    assert stage.one(act.Answer).body == [b"crossed"]
+    assert [told.worker for told in stage.told("replied")] == [worker("w")]
+    assert stage.bus.workers[worker("w")].free == 1
+    check(stage)
+
+
+def test_about_a_thousand_workers_are_remembered_for_about_a_minute() -> None:
+    assert 500 <= holders.MAX_LET_GO <= 2_000
+    assert 30.0 <= holders.TOLD_FOR_S <= 120.0
+
+
+def test_what_is_known_of_a_worker_that_was_given_a_request() -> None:
+    """Nothing but when, until it is silent, late, told to stop, or a part of its answer is lost."""
+    holding = holders.Holding(5.0)
+    assert (holding.given_at, holding.is_silent, holding.is_overdue) == (5.0, False, False)
+    assert (holding.is_whole, holding.has_slot) == (True, True)
+
+
+def test_a_worker_that_is_silent_twice_got_its_request_when_it_got_it() -> None:
+    stage = Stage(Limits(attempts=9))
+    stage.worker("w", heartbeat=LISTENS)
+    began = stage.now
+    stage.submit("c", "1", ttl_s=1000.0)
+    token = stage.token("c", "1")
+    silence(stage)
+    stage.worker("v")
+    stage.heard("w")
+    silence(stage)
+    assert worker("w") in stage.bus.silent
+    stage.result("w", token)
+    (replied,) = stage.told("replied")
+    assert (replied.worker, replied.dispatched_at) == (worker("w"), began)
+    check(stage)
+
+
+def test_a_worker_that_forgets_what_it_is_told_to_stop_is_not_lost_twice_either(stage: Stage) -> None:
+    stage.worker("w", heartbeat=BEATS, forgets_stopped=True)
+    stage.submit("c", "1", options=RETRIED)
+    for _ in range(3):
+        silence(stage)
+        assert stage.request("c", "1").state is RequestState.QUEUED
+        stage.heard("w")
+        check(stage)
+    assert stage.delivered() == [("w", "1")]
+    assert stage.request("c", "1").state is RequestState.DISPATCHED

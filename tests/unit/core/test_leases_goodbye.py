@@ -87,3 +87,66 @@ def test_who_has_no_work_any_more_leaves_then() -> None:
     # The request expires, and its worker forgets what it is told to stop.
     stage.wait(0.6)
     assert stage.one(act.Forget).reason == "it left"
+
+
+def stranger_says_goodbye(stage: Stage) -> None:
+    stage.do(events.NodeLeft((2, b"stranger"), b"n"))
+
+
+def unplugged(heartbeat_s: float) -> Stage:
+    """A node that is not called and whose registering connection is closed."""
+    stage = registered(heartbeat_s, serves=False)
+    stage.do(events.UpdateNode((2, b"stranger"), "stranger", b"n", {}))
+    stage.do(events.Unasked((2, b"p")))
+    stage.nothing()
+    return stage
+
+
+@pytest.mark.parametrize(("heartbeat_s", "questions"), [(0.0, 1), (1.0, 2), (5.0, 1)])
+def test_who_says_goodbye_for_a_node_again_and_again_does_not_keep_it(
+    heartbeat_s: float, questions: int
+) -> None:
+    stage = unplugged(heartbeat_s)
+    for _ in range(12):
+        stranger_says_goodbye(stage)
+        stage.wait(0.2)
+    assert not stage.bus.nodes
+    assert stage.one(act.Forget).reason == "it left"
+    # One for the goodbye, and one when a beat is missing.
+    assert len(stage.actions(act.Ask)) == questions
+
+
+def test_after_an_answer_another_goodbye_asks_again() -> None:
+    stage = unplugged(5.0)
+    for _ in range(3):
+        stranger_says_goodbye(stage)
+        line = stage.one(act.Ask).peer
+        stage.wait(0.05)
+        stage.do(events.Answered(line))
+        stage.wait(0.05)
+    assert b"n" in stage.bus.nodes
+
+
+def test_goodbyes_that_a_node_answers_do_not_hold_up_our_datagrams() -> None:
+    stage = unplugged(1.0)
+    for number in range(50):
+        if number % 5 == 0:
+            stage.do(events.Pulse(b"n", ("10.0.0.1", 4000)))
+        stage.wait(0.1)
+        stranger_says_goodbye(stage)
+        stage.wait(0.05)
+        for question in stage.actions(act.Ask):
+            stage.do(events.Answered(question.peer))
+        stage.wait(0.05)
+    assert 9 <= len(stage.actions(act.Beckon)) <= 11
+
+
+def test_a_goodbye_for_a_node_without_heartbeats_counts_also_if_somebody_wants_its_name() -> None:
+    stage = unplugged(0.0)
+    stranger_says_goodbye(stage)
+    serves = events.WorkerUp((2, b"q"), "q", ((b"n", 0),), Heartbeat(0.0, 0.0))
+    stage.do(events.Register((2, b"q"), "q", b"n", {"ip": "10.0.0.1", "port": 1}, 0.0, serves=serves))
+    assert not stage.actions(act.Approve), "the node is asked first"
+    stage.wait(0.6)
+    assert stage.one(act.Forget).reason == "it left"
+    assert stage.one(act.Approve).node == (2, b"q")

@@ -164,3 +164,23 @@ def test_a_new_neighbour_knows_nothing_yet_and_is_to_be_told_everything() -> Non
     assert neighbour is routes.neighbours["D"]
     assert (neighbour.heard, neighbour.told) == ({}, {})
     assert list(neighbour.dirty) == [b"own", b"far"]
+
+
+def test_what_a_neighbour_was_told_is_not_looked_at_again() -> None:
+    """Services come and go for as long as a broker runs: those of the past are not kept."""
+    routes = linked()
+    for number in range(10):
+        routes.offer(b"%d" % number, True)
+        routes.offer(b"%d" % number, False)
+        assert routes.updates("B") == ({}, [])
+        assert not routes.neighbours["B"].dirty
+    assert len(routes.neighbours["C"].dirty) == 10, "it has not been told yet"
+
+
+def test_who_offers_what_is_offered_already_gives_neighbours_nothing_to_be_told() -> None:
+    routes = linked()
+    for offered in (True, False):
+        routes.offer(b"own", offered)
+        routes.updates("B")
+        routes.offer(b"own", offered)
+        assert not routes.neighbours["B"].dirty

@@ -200,3 +200,37 @@ def test_withdrawn_deadlines_that_are_far_ahead_do_not_pile_up() -> None:
         timers.clear(item)
     assert len(timers._order) <= 2 * NUMBERS_KEPT
     assert timers.due(90_001.0) == [kept]
+
+
+def test_when_the_numbers_of_empty_slots_are_thrown_out_the_soonest_deadline_still_comes_first() -> None:
+    timers: Timers[Item] = Timers()
+    late, middle, soon = items = [Item(), Item(), Item()]
+    for item, at in zip(items, (300.0, 200.0, 100.0), strict=True):
+        timers.set(item, at)
+    order = timers._order
+    for number in range(NUMBERS_KEPT + 10):
+        gone = Item()
+        timers.set(gone, 86_400.0 + number)
+        timers.clear(gone)
+    assert timers._order is not order, "it was made anew"
+    next_at = timers.next_at()
+    assert next_at is not None
+    assert 100.0 <= next_at <= 100.0 + SLOT_S
+    assert timers.due(101.0) == [soon]
+    assert timers.due(201.0) == [middle]
+    assert timers.due(301.0) == [late]
+
+
+def test_with_many_deadlines_the_heap_is_made_anew_only_after_as_many_were_withdrawn() -> None:
+    """It costs as much as there are deadlines: so withdrawing stays cheap, however many there are."""
+    timers: Timers[Item] = Timers()
+    count = 4 * NUMBERS_KEPT
+    kept = [Item() for _ in range(count)]
+    for number, item in enumerate(kept):
+        timers.set(item, float(number))
+    order = timers._order
+    for number in range(count):
+        gone = Item()
+        timers.set(gone, 86_400.0 + number)
+        timers.clear(gone)
+    assert timers._order is order
