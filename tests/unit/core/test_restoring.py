@@ -537,3 +537,22 @@ def test_a_drained_broker_left_nothing_behind_in_its_ledger(stage: LedgerStage) 
     assert [(outcome.identity, outcome.request_id) for outcome in contents.outcomes] == [(b"c", b"1")]
     assert isinstance(stage.pen.written[0], ledger.Accepted)
     assert stage.pen.written[0].job.link == "clients"
+
+
+def test_the_end_of_the_grace_time_is_told_and_written_down(stage: LedgerStage) -> None:
+    token = orphan(stage)
+    stage.observed.clear()
+    stage.wait(GRACE_S + 0.3)
+    (told,) = stage.told("requeued")
+    assert (told.token, told.reason) == (token, "its worker did not come back")
+    stage.write()
+    (entry,) = stage.store.load().jobs
+    assert (entry.worker, entry.attempt, entry.due_at) == ("", 1, 0.0)
+
+
+def test_a_job_that_is_due_at_this_very_moment_is_queued(stage: LedgerStage) -> None:
+    stage.job("j", delay_s=10)
+    stage.write()
+    stage.restart(after_s=10.0)
+    assert stage.job_request("j").state is RequestState.QUEUED
+    check(stage)
