@@ -1046,6 +1046,16 @@ def test_of_a_lost_worker_all_is_taken_back_that_nobody_else_has(stage: LedgerSt
     check(stage)
 
 
+def test_what_has_ended_does_not_hide_what_else_a_lost_worker_had(stage: LedgerStage) -> None:
+    stage.worker("w", credit=2)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    stage.do(events.Cancel(client("c"), b"2"))
+    stage.gone("w")
+    assert stage.request("c", "1").state is RequestState.QUEUED
+    check(stage)
+
+
 def test_a_claim_that_is_made_twice_does_not_hide_those_after_it(stage: LedgerStage) -> None:
     stage.worker("w", credit=2)
     for name in "12":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polybus.core import passage
-from polybus.core.actions import Fanout
+from polybus.core.actions import Fanout, Observed
 from polybus.core.passage import WINDOW, Passage, Seen
 from support.stage import Stage
 
@@ -186,3 +186,14 @@ def test_a_topic_without_a_value_has_none_for_a_neighbour() -> None:
     assert gate.arrive(b"t", [b"x"], "B#1", 7, 3.0, False, stage.now)
     stage.bus.last.remove(b"t")
     assert gate.value(b"t") is None
+
+
+def test_what_comes_in_is_observed_like_all_that_is_published() -> None:
+    stage = Stage(watched=True)
+    gate = Passage(stage.bus, "A", "life", (b"",))
+    assert gate.arrive(b"t", [b"x"], "B#1", 7, 5.0, False, stage.now)
+    told, observed = stage.bus.take()
+    assert isinstance(told, Fanout)
+    assert (told.topic, told.at) == (b"t", 5.0)
+    assert isinstance(observed, Observed)
+    assert (observed.what, observed.service, observed.at) == ("published", b"t", stage.now)

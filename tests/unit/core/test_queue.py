@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from polybus.core.actions import Answer
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import PLAIN_CALL, Client, FairQueue, Request, Service
-from polybus.core.records import Alarm, new_request
+from polybus.core.records import SHELLS_KEPT, Alarm, new_request
 
 numbers = count(1)
 
@@ -243,3 +243,27 @@ def test_what_a_client_waits_for_and_what_is_kept_for_it_are_told_apart() -> Non
     one.known = {b"1": waiting, b"2": answer}
     assert one.outstanding == {b"1": waiting}
     assert one.done == {b"2": answer}
+
+
+def test_to_forget_one_of_many_is_no_reason_to_look_at_all_of_them() -> None:
+    queue, (one,) = FairQueue(), clients("a").values()
+    made = [request(one, str(number)) for number in range(100)]
+    for waiting in made:
+        queue.push(waiting)
+    drop(queue, made[0])
+    assert (queue.length, len(queue._lanes[one])) == (99, 100), "it stays as a shell until it is met"
+    assert pop(queue) == "1"
+    assert (queue.length, len(queue._lanes[one])) == (98, 98)
+
+
+def test_a_queue_holds_few_more_shells_than_requests() -> None:
+    queue, (one,) = FairQueue(), clients("a").values()
+    made = [request(one, str(number)) for number in range(100)]
+    for waiting in made:
+        queue.push(waiting)
+    most = (100 + SHELLS_KEPT) // 2
+    for gone in made[:most]:
+        drop(queue, gone)
+    assert len(queue._lanes[one]) == 100
+    drop(queue, made[most])
+    assert len(queue._lanes[one]) == queue.length == 99 - most

@@ -556,3 +556,20 @@ def test_a_job_that_is_due_at_this_very_moment_is_queued(stage: LedgerStage) -> 
     stage.restart(after_s=10.0)
     assert stage.job_request("j").state is RequestState.QUEUED
     check(stage)
+
+
+def test_an_outcome_is_no_members_because_its_client_called_it_so(stage: LedgerStage) -> None:
+    """It is forgotten after its age; those of a group's members are kept until the group has ended."""
+    stage.worker("w", credit=5)
+    stage.submit("c", "g/0", options=GUARANTEED)
+    stage.group("g", {"service": "echo", "body": ""}, {"service": "unserved", "body": ""})
+    stage.write()
+    for token in list(stage.bus.workers[worker("w")].inflight):
+        stage.result("w", token)
+    stage.write()
+    stage.restart()
+    assert sorted(outcome.identity for outcome in stage.store.load().outcomes) == [b"c", b"jobs"]
+    stage.wait(stage.bus.outcomes_age_s + 2.0, step=3600.0)
+    stage.write()
+    assert list(stage.bus.groups) == [b"g"]
+    assert [outcome.identity for outcome in stage.store.load().outcomes] == [b"jobs"]
