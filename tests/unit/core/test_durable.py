@@ -600,6 +600,7 @@ def test_what_happened_to_a_request_before_is_written_down_with_it(
     assert line.job == entry_of(stage.bus, request)
     assert (line.job.attempt, line.job.worker, line.job.history) == (attempt, "w" * has_worker, history)
     assert line.is_new == (attempt == 0 and history == ())
+    assert not line.promised
 
 
 def test_the_voice_of_a_request_is_written_down_by_its_own_name(stage: LedgerStage) -> None:

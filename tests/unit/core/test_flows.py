@@ -645,3 +645,20 @@ def test_a_member_that_could_not_be_put_back_does_not_end_its_group(stage: Ledge
     refusal = stage.one(act.Refuse)
     assert (refusal.client, refusal.reason) == (client("c"), Reason.GROUP_FAILED)
     assert "1 of 2" in refusal.detail
+
+
+def test_of_a_refused_group_nothing_is_left_though_a_member_was_cancelled(stage: LedgerStage) -> None:
+    stage.group("g", step("echo"), step("b"), reply="result")
+    stage.pen.take(stage.bus)
+    stage.call("x", "1", "cancel", b"g/0")
+    stage.refuse_writes()
+    refusal = stage.one(act.Refuse)
+    assert (refusal.client, refusal.reason) == (client("c"), Reason.STORE_UNAVAILABLE)
+    assert not stage.bus.desk.known
+    assert not stage.bus.groups
+    stage.recover()
+    contents = stage.store.load()
+    assert (contents.jobs, contents.outcomes, contents.groups) == ([], [], {})
+    stage.group("g", step("echo"), step("b"))
+    stage.write()
+    run_members(stage, 2)
