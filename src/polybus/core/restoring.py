@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from polybus.core import attempts, flows, ledger, scheduling
 from polybus.core.actions import Answer, Refuse
-from polybus.core.dispatching import flow
 from polybus.core.durable import keep_outcome
 from polybus.core.lifecycle import ORPHAN, QUEUE, WAIT
 from polybus.core.model import Reason
@@ -38,8 +37,6 @@ def restore(bus: Bus, contents: ledger.Contents, silent: Any, now: float) -> Non
     for key in contents.groups:
         flows.count_members(bus, key, now)
     scheduling.restore(bus, contents.schedules, now)
-    for service in bus.services.values():
-        flow(bus, service, now)
 
 
 def _client(bus: Bus, link: str, identity: bytes, links: dict[str, int]) -> Client:

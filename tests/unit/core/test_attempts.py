@@ -9,6 +9,7 @@ import pytest
 
 from polybus.core import actions as act
 from polybus.core import events, ledger
+from polybus.core.attempts import alarms_due
 from polybus.core.dispatching import LINGER_S, note_starts
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Heartbeat, JobOptions, Limits, QueuePolicy, Reason, Retrying
@@ -987,3 +988,127 @@ def test_a_job_that_is_due_before_it_is_on_disk_waits_for_the_disk(stage: Ledger
     stage.wait(0.1)
     assert len(stage.actions(act.Deliver)) == 1
     check(stage)
+
+
+# -- undeliverable --------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_delivered_has_failed_and_its_worker_is_free_again(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.worker("v")
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    assert stage.delivered() == [("w", "1"), ("v", "2")]
+    stage.do(events.Undeliverable(worker("w"), stage.token("c", "1"), "two frames"))
+    refusal = stage.one(act.Refuse)
+    assert (refusal.reason, refusal.detail) == (Reason.UNDELIVERABLE, "two frames")
+    assert (stage.bus.counters.failed, stage.bus.services[b"echo"].failed) == (1, 1)
+    stage.submit("c", "3")
+    assert stage.delivered() == [("w", "3")]
+    check(stage)
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_what_cannot_be_delivered_to_one_that_has_it_no_more_changes_nothing(
+    stage: LedgerStage, has_ended: bool
+) -> None:
+    stage.worker("w", obeys_stop=True)
+    stage.worker("v")
+    stage.submit("c", "1", options=JobOptions() if has_ended else LIMITED, ttl_s=5.0 if has_ended else 100.0)
+    token = stage.token("c", "1")
+    stage.wait(5.2 if has_ended else 10.0 + GRACE_S + 1.5)
+    assert stage.delivered() == ([("w", "1")] if has_ended else [("w", "1"), ("v", "1")])
+    stage.taken.clear()
+    failed = stage.bus.counters.failed
+    stage.do(events.Undeliverable(worker("w"), token, "two frames"))
+    assert stage.nothing()
+    assert stage.bus.counters.failed == failed
+    assert stage.bus.workers[worker("w")].free == 1
+    check(stage)
+    if not has_ended:
+        stage.result("v", token)
+        stage.one(act.Answer)
+
+
+# -- several at once ------------------------------------------------------------------------------
+
+
+def test_of_a_lost_worker_all_is_taken_back_that_nobody_else_has(stage: LedgerStage) -> None:
+    stage.worker("w", credit=2, obeys_stop=True)
+    stage.submit("c", "1", ttl_s=100.0)
+    stage.submit("c", "2", options=LIMITED, ttl_s=100.0)
+    stage.worker("v")
+    stage.wait(10.0 + GRACE_S + 1.5)
+    assert stage.delivered() == [("w", "1"), ("w", "2"), ("v", "2")]
+    stage.gone("w")
+    assert stage.request("c", "1").state is RequestState.QUEUED
+    assert stage.request("c", "2").worker is stage.bus.workers[worker("v")]
+    check(stage)
+
+
+def test_what_has_ended_does_not_hide_what_else_a_lost_worker_had(stage: LedgerStage) -> None:
+    stage.worker("w", credit=2)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    stage.do(events.Cancel(client("c"), b"2"))
+    stage.gone("w")
+    assert stage.request("c", "1").state is RequestState.QUEUED
+    check(stage)
+
+
+def test_a_claim_that_is_made_twice_does_not_hide_those_after_it(stage: LedgerStage) -> None:
+    stage.worker("w", credit=2)
+    for name in "12":
+        stage.submit("c", name, options=DURABLE)
+    stage.write()
+    first, second = (stage.token("c", name) for name in "12")
+    stage.delivered()
+    stage.worker("w", credit=2, holding=(first, first, b"never heard of", second))
+    assert stage.one(act.Stop).token == b"never heard of"
+    known = stage.bus.workers[worker("w")]
+    assert [stage.request("c", name).worker for name in "12"] == [known, known]
+    assert stage.delivered() == []
+    check(stage)
+
+
+# -- workers that failed what they had ------------------------------------------------------------
+
+
+def test_who_has_failed_it_is_not_taken_for_one_that_works_on_it(stage: LedgerStage) -> None:
+    """Neither when somebody else, who had it after that, is lost."""
+    token = stuck(stage)
+    stage.fail("w", token)
+    stage.worker("v", weight=10)
+    stage.wait(3.0)
+    assert stage.delivered() == [("v", "1")]
+    stage.gone("v")
+    assert stage.delivered() == [("w", "1")], "it is sent it anew"
+    check(stage)
+
+
+def test_that_a_worker_took_too_long_is_counted_once_also_if_it_was_silent_before(stage: LedgerStage) -> None:
+    stage.worker("w", heartbeat=Heartbeat(5.0))
+    stage.submit("c", "1", options=JobOptions(retries=2, timeout_s=10.0, backoff_s=60.0), ttl_s=1000.0)
+    stage.wait(6.0)
+    assert worker("w") in stage.bus.silent
+    request = stage.request("c", "1")
+    while request.state is not RequestState.WAITING:
+        stage.heard("w")
+        stage.wait(1.0)
+    assert (stage.bus.counters.timeouts, request.failures) == (1, 1)
+    stage.fail("w", request.token)
+    assert (request.state, request.failures, stage.bus.counters.late) == (RequestState.WAITING, 1, 1)
+    check(stage)
+
+
+@pytest.mark.parametrize("endpoint", ["", "tcp://127.0.0.1:9"])
+def test_a_worker_that_is_watched_is_not_watched_twice(stage: LedgerStage, endpoint: str) -> None:
+    heartbeat = Heartbeat(dead_after_s=1000.0)
+    stage.do(events.WorkerUp(worker("w"), "w", ((b"echo", 0),), heartbeat, 1, endpoint=endpoint))
+    (known,) = stage.bus.workers.values()
+    stage.submit("c", "1", options=LIMITED, ttl_s=1000.0)
+    stage.wait(10.0 + GRACE_S)
+    stage.now += 0.1
+    alarms_due(stage.bus, stage.now)
+    assert stage.bus.counters.timeouts == 1
+    assert [known in slot for slot in stage.bus.watches._slots.values()] == [True]

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from polybus.core import actions as act
 from polybus.core import durable, events, ledger
-from polybus.core.durable import entry_of, note_attempt, peer_text
+from polybus.core.durable import entry_of, note_accepted, note_attempt, peer_text
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits, QueuePolicy, Reason
+from polybus.core.replies import KEPT_OVERHEAD_BYTES
 from polybus.core.revival import revive
 from support.stage import LedgerStage, client, worker
 
@@ -272,6 +273,35 @@ def test_a_client_that_left_before_its_request_was_refused(stage: LedgerStage) -
     stage.do(events.ClientGone(client("c"), withdraw=False))
     stage.refuse_writes()
     assert not stage.actions(act.Answer)
+    assert left(stage) == NOTHING
+
+
+@pytest.mark.parametrize("reply", ["receipt", "result"])
+def test_a_job_that_was_cancelled_before_it_was_refused_has_one_word_for_its_sender(
+    stage: LedgerStage, reply: str
+) -> None:
+    head = b'{"service":"echo","id":"j","reply":"%b"}\nwork' % reply.encode()
+    stage.call("c", "1", "submit", head, receipt=reply == "result")
+    stage.pen.take(stage.bus)
+    stage.call("x", "2", "cancel", b"j")
+    stage.refuse_writes()
+    stage.recover()
+    assert not stage.actions(act.Accept)
+    refusal = stage.one(act.Refuse)
+    assert (refusal.client, refusal.request_id) == (client("c"), b"1")
+    assert refusal.reason is (Reason.STORE_UNAVAILABLE if reply == "receipt" else Reason.CANCELLED)
+    assert stage.one(act.Answer).client == client("x")
+    assert not stage.bus.requests
+
+
+def test_everybody_who_waits_for_a_refused_job_without_an_id_of_its_own_is_told(stage: LedgerStage) -> None:
+    stage.job("j")
+    for _ in range(2):
+        stage.call("c", "", "result", b"j")
+    stage.refuse_writes()
+    told = [(refusal.client, refusal.request_id, refusal.reason) for refusal in stage.actions(act.Refuse)]
+    waiter = (client("c"), b"", Reason.STORE_UNAVAILABLE)
+    assert told == [(client("c"), b"submit j", Reason.STORE_UNAVAILABLE), waiter, waiter]
     assert left(stage) == NOTHING
 
 
@@ -545,3 +575,84 @@ def test_a_body_is_written_down_without_buffers_of_others(body: list[Any]) -> No
     frames = durable.plain_frames(body)
     assert frames == [bytes(frame) for frame in body]
     assert all(type(frame) is bytes for frame in frames)
+
+
+FAILED_ONCE = (ledger.Attempt(1, 5.0, "w", "failed", "it broke"),)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "has_worker", "history"),
+    [(0, False, ()), (1, False, ()), (0, True, ()), (0, False, FAILED_ONCE), (2, True, FAILED_ONCE)],
+)
+def test_what_happened_to_a_request_before_is_written_down_with_it(
+    stage: LedgerStage, attempt: int, has_worker: bool, history: tuple[ledger.Attempt, ...]
+) -> None:
+    """What was tried before is known under its token already."""
+    stage.submit("c", "1", options=GUARANTEED, ttl_s=inf)
+    stage.write()
+    request = stage.request("c", "1")
+    request.attempt, request.history = attempt, history
+    if not has_worker:
+        request.worker = None
+    note_accepted(stage.bus, request, receipt=False)
+    (line,) = stage.bus.lines
+    assert isinstance(line, ledger.Accepted)
+    assert line.job == entry_of(stage.bus, request)
+    assert (line.job.attempt, line.job.worker, line.job.history) == (attempt, "w" * has_worker, history)
+    assert line.is_new == (attempt == 0 and history == ())
+    assert not line.promised
+
+
+def test_the_voice_of_a_request_is_written_down_by_its_own_name(stage: LedgerStage) -> None:
+    stage.bus.voices = {"another": "d", "its own": "c", "a third": "e"}
+    stage.submit("c", "1", options=GUARANTEED, ttl_s=inf)
+    assert entry_of(stage.bus, stage.request("c", "1")).voice == "its own"
+    stage.write()
+    assert [job.voice for job in stage.store.load().jobs] == ["its own"]
+
+
+def test_of_a_link_without_a_name_no_name_is_written_down(stage: LedgerStage) -> None:
+    stage.bus.link_names = {}
+    for name in "12":
+        stage.submit("c", name, options=GUARANTEED, ttl_s=inf)
+    stage.write()
+    assert [job.link for job in stage.store.load().jobs] == ["", ""]
+    assert entry_of(stage.bus, stage.request("c", "1")).link == ""
+    stage.result("w", stage.token("c", "1"))
+    stage.fail("w", stage.token("c", "2"))
+    stage.write()
+    assert [(outcome.link, outcome.identity) for outcome in stage.store.load().outcomes] == [("", b"c")] * 2
+    assert [letter.job.link for letter in stage.dead()] == [""]
+
+
+def test_an_attempt_that_no_worker_has_names_none(stage: LedgerStage) -> None:
+    stage.submit("c", "1", "unserved", options=GUARANTEED)
+    request = stage.request("c", "1")
+    note_attempt(stage.bus, request, Reason.FAILED, "it broke", stage.now)
+    at = stage.now + LedgerStage.WALL_OFFSET
+    assert request.history == (ledger.Attempt(0, at, "", "failed", "it broke"),)
+
+
+def test_an_outcome_is_kept_as_long_as_is_said_and_no_longer(stage: LedgerStage) -> None:
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.write()
+    stage.result("w", stage.token("c", "1"))
+    stage.write()
+    durable.forget_outcomes(stage.bus, stage.now + stage.bus.outcomes_age_s)
+    assert len(stage.bus.outcomes) == 1
+    durable.forget_outcomes(stage.bus, stage.now + stage.bus.outcomes_age_s + 0.001)
+    assert not stage.bus.outcomes
+
+
+def test_outcomes_may_take_all_the_bytes_that_are_allowed() -> None:
+    size = len(b"done") + KEPT_OVERHEAD_BYTES
+    stage = LedgerStage(Limits(outcomes_bytes=2 * size))
+    stage.worker("w")
+    for name, kept in (("1", [b"1"]), ("2", [b"1", b"2"]), ("3", [b"2", b"3"])):
+        stage.submit("c", name, options=GUARANTEED)
+        stage.write()
+        stage.result("w", stage.token("c", name))
+        stage.write()
+        durable.forget_outcomes(stage.bus, stage.now)
+        assert [outcome.word.request_id for outcome in stage.bus.outcomes] == kept
+    assert stage.bus.outcomes_bytes == 2 * size

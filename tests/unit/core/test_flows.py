@@ -10,7 +10,7 @@ import pytest
 
 from polybus.core import actions as act
 from polybus.core import events
-from polybus.core.ledger import Ended
+from polybus.core.ledger import Ended, Outcome
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Limits, QueuePolicy, Reason
 from polybus.core.revival import revive
@@ -576,3 +576,89 @@ def test_the_end_of_a_step_is_observed_as_an_answer_without_further_words(stage:
     finish(stage, order(stage).token, 1)
     (record,) = stage.told("replied")
     assert (record.service, record.reason, record.detail) == (b"echo", "", "")
+
+
+def test_the_result_of_a_guaranteed_group_is_on_disk_and_survives(stage: LedgerStage) -> None:
+    stage.group("g", step("echo"), step("b"))
+    stage.write()
+    for number, member in enumerate(run_members(stage, 2), 1):
+        finish(stage, member.token, number)
+    outcomes = {outcome.request_id: outcome for outcome in stage.store.load().outcomes}
+    assert set(outcomes) == {b"g", b"g/0", b"g/1"}
+    at = stage.bus.wall_at(stage.now)
+    service = b"polybus.submit"
+    assert outcomes[b"g"] == Outcome(b"group:g", "jobs", b"jobs", b"g", service, at, "", "", [b"[1,2]"])
+    stage.restart()
+    stage.call("c", "1", "result", b"g")
+    assert stage.one(act.Answer).body == [b"[1,2]"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_outcome_of_a_guaranteed_group_is_told_when_it_is_on_disk(
+    stage: LedgerStage, fails: bool
+) -> None:
+    stage.group("g", step("echo"))
+    stage.write()
+    token = order(stage).token
+    stage.taken.clear()
+    (stage.fail if fails else stage.result)("w", token)
+    stage.call("c", "1", "result", b"g")
+    assert stage.nothing()
+    stage.write()
+    if fails:
+        assert stage.one(act.Refuse).reason is Reason.GROUP_FAILED
+    else:
+        assert stage.one(act.Answer).body == [b'["done"]']
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_outcome_of_a_group_without_a_guarantee_waits_for_no_disk(
+    stage: LedgerStage, fails: bool
+) -> None:
+    stage.group("g", step("echo", guarantee=False))
+    token = order(stage).token
+    stage.job("other", "unserved")
+    stage.taken.clear()
+    (stage.fail if fails else stage.result)("w", token)
+    assert stage.bus.lines, "something waits for the disk"
+    stage.call("c", "1", "result", b"g")
+    if fails:
+        assert stage.one(act.Refuse).reason is Reason.GROUP_FAILED
+    else:
+        assert stage.one(act.Answer).body == [b'["done"]']
+    stage.write()
+    assert not [outcome for outcome in stage.store.load().outcomes if outcome.request_id == b"g"]
+
+
+def test_a_member_that_could_not_be_put_back_does_not_end_its_group(stage: LedgerStage) -> None:
+    stage.group("g", step("echo"), step("b"), reply="result")
+    stage.write()
+    first, second = run_members(stage, 2)
+    stage.fail("w", first.token)
+    stage.write()
+    revive(stage.bus, stage.dead()[0], stage.now)
+    stage.refuse_writes()
+    stage.recover()
+    assert stage.nothing()
+    assert list(stage.bus.groups) == [b"g"]
+    finish(stage, second.token, 1)
+    refusal = stage.one(act.Refuse)
+    assert (refusal.client, refusal.reason) == (client("c"), Reason.GROUP_FAILED)
+    assert "1 of 2" in refusal.detail
+
+
+def test_of_a_refused_group_nothing_is_left_though_a_member_was_cancelled(stage: LedgerStage) -> None:
+    stage.group("g", step("echo"), step("b"), reply="result")
+    stage.pen.take(stage.bus)
+    stage.call("x", "1", "cancel", b"g/0")
+    stage.refuse_writes()
+    refusal = stage.one(act.Refuse)
+    assert (refusal.client, refusal.reason) == (client("c"), Reason.STORE_UNAVAILABLE)
+    assert not stage.bus.desk.known
+    assert not stage.bus.groups
+    stage.recover()
+    contents = stage.store.load()
+    assert (contents.jobs, contents.outcomes, contents.groups) == ([], [], {})
+    stage.group("g", step("echo"), step("b"))
+    stage.write()
+    run_members(stage, 2)

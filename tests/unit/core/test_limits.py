@@ -26,6 +26,7 @@ from polybus.core import (
     lvc,
     model,
     monitor,
+    passage,
     rows,
     schedules,
     scheduling,
@@ -42,6 +43,12 @@ MODULES = (
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
 FIGURES: dict[ModuleType, dict[str, object]] = {
+    # Said to neighbours on the wire, and written into the journal.
+    actions: {
+        "UNKNOWN_WORKER": "unknown_worker",
+        "HEARTBEAT_MISSED": "heartbeat_missed",
+        "ELSEWHERE": "elsewhere: ",
+    },
     # "Neighbours are told within 20 ms."
     bridging: {"GATHER_S": 0.02},
     cron: {"MAX_TEXT": 255},
@@ -86,6 +93,8 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "NAMED": 10,
         "LOOKED_THROUGH": 5_000,
     },
+    # Late "by fewer than 16,384 others of its broker"; of as many topics as there are last values.
+    passage: {"WINDOW": 16_384, "NEWEST": last_values.COUNT},
     schedules: {
         "PUNCTUAL_S": 5.0,
         "MIN_INTERVAL_S": 0.1,
@@ -108,6 +117,7 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
 MAGNITUDES: dict[ModuleType, dict[str, float]] = {
     bridging: {"RETELL_S": 0.05},
     logs: {"READ_BYTES": 128 * KIB},
+    passage: {"ORIGINS": 256},
 }
 
 # The defaults of docs/reference/settings.md.

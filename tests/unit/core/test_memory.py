@@ -57,6 +57,47 @@ def test_answers_are_kept_by_age() -> None:
     assert kept(stage) == []
 
 
+def test_an_answer_is_kept_for_as_long_as_is_said_and_no_longer() -> None:
+    stage = Stage(Limits(replies_age_s=10.0))
+    stage.worker("w")
+    answered(stage, "1")
+    replies.forget_old(stage.bus, stage.now + 10.0)
+    assert kept(stage) == [b"1"]
+    replies.forget_old(stage.bus, stage.now + 10.001)
+    assert kept(stage) == []
+
+
+def test_answers_may_take_all_the_bytes_that_are_allowed() -> None:
+    stage = Stage(Limits(replies_bytes=2 * (KEPT_OVERHEAD_BYTES + 60)))
+    stage.worker("w")
+    answered(stage, "1", "2", body=b"x" * 60)
+    assert kept(stage) == [b"1", b"2"]
+    answered(stage, "3", body=b"x" * 60)
+    assert kept(stage) == [b"2", b"3"]
+
+
+def test_an_answer_knows_for_whom_it_is_kept_and_since_when() -> None:
+    stage = Stage(Limits(replies_count=1))
+    stage.worker("w")
+    stage.submit("c", "1")
+    stage.result("w")
+    answer = stage.one(act.Answer)
+    assert (answer.kept_for, answer.kept_at) == (stage.bus.clients[client("c")], stage.now)
+    answered(stage, "2")
+    assert answer.kept_for is None
+
+
+def test_what_is_kept_is_listed_with_its_client_be_it_an_answer_or_a_refusal() -> None:
+    stage = Stage()
+    stage.worker("w")
+    answered(stage, "1", who="a")
+    stage.submit("b", "2")
+    stage.fail("w")
+    listed = [(who, type(word), word.request_id) for who, word in replies.kept(stage.bus)]
+    clients = stage.bus.clients
+    assert listed == [(clients[client("a")], act.Answer, b"1"), (clients[client("b")], act.Refuse, b"2")]
+
+
 def test_clients_are_let_go_with_their_last_answer() -> None:
     stage = Stage(Limits(replies_age_s=10.0))
     stage.worker("w")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polybus.core import passage
-from polybus.core.actions import Fanout
+from polybus.core.actions import Fanout, Observed
 from polybus.core.passage import WINDOW, Passage, Seen
 from support.stage import Stage
 
@@ -123,3 +123,77 @@ def test_there_is_an_end_to_the_topics_whose_newest_is_remembered(monkeypatch: p
     for number, topic in enumerate((b"a", b"b", b"a", b"c"), 1):
         assert gate.leave(Fanout(topic, [b"x"], float(number))) == number
     assert gate._newest == {b"a": ("A#life", 3, 3.0), b"c": ("A#life", 4, 4.0)}
+
+
+def test_a_value_is_told_only_if_it_is_newer_than_ours() -> None:
+    stage, gate = opened(b"")
+    assert gate.arrive(b"t", [b"ours"], "B#1", 7, 5.0, False, stage.now)
+    stage.bus.actions.clear()
+    assert not gate.arrive(b"t", [b"as old"], "C#1", 3, 5.0, True, stage.now)
+    assert stage.bus.actions == []
+    assert gate.arrive(b"t", [b"newer"], "C#1", 4, 5.1, True, stage.now)
+    assert [action.body for action in stage.bus.actions if isinstance(action, Fanout)] == [[b"newer"]]
+
+
+@pytest.mark.parametrize(("at", "last"), [(4.9, b"ours"), (5.0, b"other"), (5.1, b"other")])
+def test_a_publication_is_the_last_value_unless_ours_is_newer(at: float, last: bytes) -> None:
+    stage, gate = opened(b"")
+    assert gate.arrive(b"t", [b"ours"], "B#1", 7, 5.0, False, stage.now)
+    assert gate.arrive(b"t", [b"other"], "C#1", 3, at, False, stage.now)
+    found = gate.value(b"t")
+    assert found is not None
+    value, *name = found
+    assert value.body == [last]
+    assert name == (["B#1", 7] if last == b"ours" else ["C#1", 3])
+
+
+def test_the_newest_publication_is_not_told_twice_when_its_value_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its number may have left the window meanwhile."""
+    monkeypatch.setattr(passage, "WINDOW", 4)
+    stage, gate = opened(b"")
+    assert gate.arrive(b"t", [b"x"], "B#1", 1, 5.0, False, stage.now)
+    for number in range(2, 20):
+        assert gate.arrive(b"others", [b"y"], "B#1", number, 5.0 + number, False, stage.now)
+    stage.bus.last.remove(b"t")
+    stage.bus.actions.clear()
+    assert not gate.arrive(b"t", [b"x"], "B#1", 1, 5.0, True, stage.now)
+    assert stage.bus.actions == []
+
+
+def test_values_for_a_new_neighbour() -> None:
+    stage, gate = opened(b"", b"a")
+    stage.bus.last.put(Fanout(b"polybus/monitor/summary", [b"own"], 1.0))
+    stage.bus.last.put(Fanout(b"a/on disk", [b"x"], 2.0))
+    assert gate.arrive(b"a/came", [b"y"], "B#1", 7, 3.0, False, stage.now)
+    assert sorted(gate.topics()) == [b"a/came", b"a/on disk"]
+    came = gate.value(b"a/came")
+    assert came is not None
+    assert (came[0].body, came[1:]) == ([b"y"], ("B#1", 7))
+    for _ in range(2):
+        on_disk = gate.value(b"a/on disk")
+        assert on_disk is not None
+        assert (on_disk[0].body, on_disk[1:]) == ([b"x"], ("A#life", 1))
+    # Should it come back, it was here.
+    assert not gate.arrive(b"a/on disk", [b"x"], "A#life", 1, 2.0, False, stage.now)
+    assert gate.duplicates == 1
+
+
+def test_a_topic_without_a_value_has_none_for_a_neighbour() -> None:
+    stage, gate = opened(b"")
+    assert gate.value(b"t") is None
+    assert gate.arrive(b"t", [b"x"], "B#1", 7, 3.0, False, stage.now)
+    stage.bus.last.remove(b"t")
+    assert gate.value(b"t") is None
+
+
+def test_what_comes_in_is_observed_like_all_that_is_published() -> None:
+    stage = Stage(watched=True)
+    gate = Passage(stage.bus, "A", "life", (b"",))
+    assert gate.arrive(b"t", [b"x"], "B#1", 7, 5.0, False, stage.now)
+    told, observed = stage.bus.take()
+    assert isinstance(told, Fanout)
+    assert (told.topic, told.at) == (b"t", 5.0)
+    assert isinstance(observed, Observed)
+    assert (observed.what, observed.service, observed.at) == ("published", b"t", stage.now)

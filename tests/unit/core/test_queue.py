@@ -7,9 +7,10 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus.core.actions import Answer
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import PLAIN_CALL, Client, FairQueue, Request, Service
-from polybus.core.records import new_request
+from polybus.core.records import SHELLS_KEPT, Alarm, new_request
 
 numbers = count(1)
 
@@ -213,3 +214,56 @@ def test_what_is_claimed_leaves_the_queue_and_may_come_back() -> None:
     assert [pop(queue) for _ in range(2)] == ["b1", "a1"]
     assert queue.length == 0
     assert is_bare(queue)
+
+
+def test_what_waits_stays_when_shells_are_let_go() -> None:
+    queue, who = FairQueue(), clients("abc")
+    for name in ("a1", "b1", "a2"):
+        queue.push(request(who[name[0]], name))
+    gone = [request(who["c"], str(number)) for number in range(100)]
+    for one in gone:
+        queue.push(one)
+    for one in gone:
+        drop(queue, one)
+    assert queue.length == 3
+    assert [pop(queue) for _ in range(3)] == ["a1", "b1", "a2"]
+
+
+def test_a_deadline_beside_the_expiry_is_not_set_at_first() -> None:
+    (one,) = clients("a").values()
+    waiting = request(one, "1")
+    alarm = Alarm(waiting)
+    assert (alarm.request, alarm.slot) == (waiting, 0)
+
+
+def test_what_a_client_waits_for_and_what_is_kept_for_it_are_told_apart() -> None:
+    (one,) = clients("a").values()
+    waiting = request(one, "1")
+    answer = Answer(one.address, None, b"s", b"2", [b"done"])
+    one.known = {b"1": waiting, b"2": answer}
+    assert one.outstanding == {b"1": waiting}
+    assert one.done == {b"2": answer}
+
+
+def test_to_forget_one_of_many_is_no_reason_to_look_at_all_of_them() -> None:
+    queue, (one,) = FairQueue(), clients("a").values()
+    made = [request(one, str(number)) for number in range(100)]
+    for waiting in made:
+        queue.push(waiting)
+    drop(queue, made[0])
+    assert (queue.length, len(queue._lanes[one])) == (99, 100), "it stays as a shell until it is met"
+    assert pop(queue) == "1"
+    assert (queue.length, len(queue._lanes[one])) == (98, 98)
+
+
+def test_a_queue_holds_few_more_shells_than_requests() -> None:
+    queue, (one,) = FairQueue(), clients("a").values()
+    made = [request(one, str(number)) for number in range(100)]
+    for waiting in made:
+        queue.push(waiting)
+    most = (100 + SHELLS_KEPT) // 2
+    for gone in made[:most]:
+        drop(queue, gone)
+    assert len(queue._lanes[one]) == 100
+    drop(queue, made[most])
+    assert len(queue._lanes[one]) == queue.length == 99 - most

@@ -537,3 +537,39 @@ def test_a_drained_broker_left_nothing_behind_in_its_ledger(stage: LedgerStage) 
     assert [(outcome.identity, outcome.request_id) for outcome in contents.outcomes] == [(b"c", b"1")]
     assert isinstance(stage.pen.written[0], ledger.Accepted)
     assert stage.pen.written[0].job.link == "clients"
+
+
+def test_the_end_of_the_grace_time_is_told_and_written_down(stage: LedgerStage) -> None:
+    token = orphan(stage)
+    stage.observed.clear()
+    stage.wait(GRACE_S + 0.3)
+    (told,) = stage.told("requeued")
+    assert (told.token, told.reason) == (token, "its worker did not come back")
+    stage.write()
+    (entry,) = stage.store.load().jobs
+    assert (entry.worker, entry.attempt, entry.due_at) == ("", 1, 0.0)
+
+
+def test_a_job_that_is_due_at_this_very_moment_is_queued(stage: LedgerStage) -> None:
+    stage.job("j", delay_s=10)
+    stage.write()
+    stage.restart(after_s=10.0)
+    assert stage.job_request("j").state is RequestState.QUEUED
+    check(stage)
+
+
+def test_an_outcome_is_no_members_because_its_client_called_it_so(stage: LedgerStage) -> None:
+    """It is forgotten after its age; those of a group's members are kept until the group has ended."""
+    stage.worker("w", credit=5)
+    stage.submit("c", "g/0", options=GUARANTEED)
+    stage.group("g", {"service": "echo", "body": ""}, {"service": "unserved", "body": ""})
+    stage.write()
+    for token in list(stage.bus.workers[worker("w")].inflight):
+        stage.result("w", token)
+    stage.write()
+    stage.restart()
+    assert sorted(outcome.identity for outcome in stage.store.load().outcomes) == [b"c", b"jobs"]
+    stage.wait(stage.bus.outcomes_age_s + 2.0, step=3600.0)
+    stage.write()
+    assert list(stage.bus.groups) == [b"g"]
+    assert [outcome.identity for outcome in stage.store.load().outcomes] == [b"jobs"]

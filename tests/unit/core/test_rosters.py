@@ -6,6 +6,7 @@ import pytest
 
 from polybus.core.ledger import HISTORY, Attempt, shortened
 from polybus.core.model import Heartbeat, JobOptions, Reason
+from polybus.core.records import Roster, Worker
 from polybus.core.views import state_of
 from support.stage import LedgerStage, Stage
 
@@ -75,3 +76,50 @@ def test_options_that_the_broker_does_not_know_go_with_a_job_to_its_worker() -> 
     assert stage.job_request("j").options.other == ("x-y",)
     stage.job("k")
     assert stage.job_request("k").options.other == ()
+
+
+def members(count: int) -> tuple[Roster, list[Worker]]:
+    """Workers of one service, all of the same weight."""
+    roster = Roster()
+    made = [Worker((2, b"%d" % number), None, Heartbeat(0.0), 1, False, 0.0) for number in range(count)]
+    for one in made:
+        roster.add(one, 1)
+    return roster, made
+
+
+def test_who_left_is_not_chosen_and_shares_nothing() -> None:
+    roster, (first, second, third) = members(3)
+    assert roster.best() is first
+    roster.discard(first)
+    assert first.contested == 0
+    assert roster.best() is second
+    roster.discard(second)
+    assert (second.contested, third.contested) == (0, 0)
+    assert roster.best() is third
+    roster.discard(third)
+    assert third.contested == 0
+    assert roster.best() is None
+
+
+def test_who_is_added_again_has_its_new_weight_and_counts_once() -> None:
+    roster, (first, second, third) = members(3)
+    roster.add(second, 5)
+    assert [one.contested for one in (first, second, third)] == [1, 1, 1]
+    assert roster.best() is second
+    roster.add(second, 0)
+    assert roster.best() is first
+    second.free = 0
+    roster.refile(second)
+    roster.add(third, 9)
+    assert roster.best() is third
+    assert sorted(roster._tiers) == [0, 1, 9]
+
+
+def test_with_a_single_worker_nothing_is_filed() -> None:
+    roster, (first, second) = members(2)
+    assert set(roster._filed) == {first, second}
+    roster.discard(first)
+    assert not roster._filed
+    roster.refile(second)
+    assert not roster._filed
+    assert roster.best() is second

@@ -102,3 +102,9 @@ def test_a_row_without_fields_that_were_added_later_is_read() -> None:
     said = [getattr(entry, name) for name in JobEntry.__struct_fields__[:8]]
     row = msgpack.encode([*said[:7], {"guarantee": True, "retries": 3}, entry.accepted_at])
     assert rows.unpack_job(row) == job(1, expires_at=None)
+
+
+def test_lines_can_be_read_by_people() -> None:
+    entry, dead = job(1), letter(1)
+    assert repr(Accepted(entry, True)) == f"Accepted({entry!r}, True)"
+    assert repr(Ended(token(1), OUTCOME, dead)) == f"Ended({token(1)!r}, {OUTCOME!r}, {dead!r})"
