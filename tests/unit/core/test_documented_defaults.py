@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from polybus.core import last_values, latency, logs
+from polybus.core.bus import Bus
 from polybus.core.model import Limits, QueuePolicy, Retrying
 from polybus.journal.archive import Keep
 
@@ -37,6 +38,7 @@ def test_limits(field: str) -> None:
         (Keep().compact_after_s, "journal.compact_after_s"),
         (Retrying().backoff_s, "jobs.backoff_s"),
         (Retrying().backoff_max_s, "jobs.backoff_max_s"),
+        (Bus(b"n-").outcomes_age_s, "jobs.results_age_s"),
         (last_values.COUNT, "last_values.count"),
         (last_values.BYTES, "last_values.bytes"),
         (logs.COUNT, "logs.count"),

@@ -237,3 +237,17 @@ def test_a_job_that_is_cancelled_by_its_id_says_so() -> None:
     assert [(one.request_id, one.detail) for one in stage.told("cancelled")] == [
         (b"j", "it was cancelled by its id")
     ]
+
+
+def test_who_waits_without_an_id_cannot_withdraw_the_question() -> None:
+    stage = LedgerStage()
+    stage.worker("w")
+    stage.job("j")
+    stage.write()
+    stage.nothing()
+    stage.call("c", "", "result", b"j")
+    stage.do(events.Cancel(client("c"), b""))
+    stage.result("w", stage.job_request("j").token, [b"outcome"])
+    stage.write()
+    answer = stage.one(act.Answer)
+    assert (answer.client, answer.request_id, answer.body) == (client("c"), b"", [b"outcome"])
