@@ -38,7 +38,6 @@ def test_limits(field: str) -> None:
         (Keep().compact_after_s, "journal.compact_after_s"),
         (Retrying().backoff_s, "jobs.backoff_s"),
         (Retrying().backoff_max_s, "jobs.backoff_max_s"),
-        (Bus(b"n-").outcomes_age_s, "jobs.results_age_s"),
         (last_values.COUNT, "last_values.count"),
         (last_values.BYTES, "last_values.bytes"),
         (logs.COUNT, "logs.count"),
@@ -49,6 +48,10 @@ def test_limits(field: str) -> None:
 )
 def test_other_settings(value: Any, setting: str) -> None:
     assert value == number(setting)
+
+
+def test_outcomes_are_kept_as_long_as_the_settings_say() -> None:
+    assert Bus(b"n-").outcomes_age_s == number("jobs.results_age_s")
 
 
 def test_a_queue_without_rules_has_no_limits() -> None:

@@ -68,6 +68,11 @@ def test_tokens_are_unique_and_carry_the_life_of_the_broker() -> None:
     assert all(token.startswith(b"n-") for token in tokens)
 
 
+def test_tokens_of_many_requests_differ() -> None:
+    bus = Stage().bus
+    assert len({bus.next_token() for _ in range(1000)}) == 1000
+
+
 def test_a_busy_service_keeps_its_requests_while_its_fallback_is_free() -> None:
     stage = Stage()
     stage.worker("w", "mail")
