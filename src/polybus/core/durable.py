@@ -222,7 +222,8 @@ def is_given_up(request: Request, reason: Reason) -> bool:
 
 
 def _was_never_written(request: Request, reason: Reason) -> bool:
-    return reason is Reason.STORE_UNAVAILABLE and not request.history
+    # Another broker that has the request may say the same of its own store.
+    return reason is Reason.STORE_UNAVAILABLE and request.worker is None and not request.history
 
 
 def _never_was(bus: Tables, request: Request) -> None:

@@ -641,6 +641,22 @@ def test_a_rejection_that_crosses_the_word_to_stop_is_late(stage: LedgerStage) -
     check(stage)
 
 
+def test_after_a_rejection_that_crosses_the_word_to_stop_an_answer_is_late_as_well(
+    stage: LedgerStage,
+) -> None:
+    """It has said its last word about it."""
+    stage.worker("w", forgets_stopped=True, obeys_stop=True)
+    stage.submit("c", "1", options=STUCK)
+    token = stage.token("c", "1")
+    stage.wait(10.0 + GRACE_S + 0.2)
+    stage.fail("w", token)
+    stage.result("w", token)
+    assert stage.bus.counters.late == 2
+    assert not stage.actions(act.Answer)
+    assert stage.request("c", "1").state is RequestState.WAITING
+    check(stage)
+
+
 @pytest.mark.parametrize("silent", [False, True])
 def test_nothing_is_expected_of_such_a_worker_when_it_is_lost(stage: LedgerStage, silent: bool) -> None:
     stage.worker("w", forgets_stopped=True, obeys_stop=True, heartbeat=Heartbeat(12.0 + GRACE_S))
@@ -947,6 +963,27 @@ def test_those_that_came_later_are_looked_at_later(patient: LedgerStage) -> None
     patient.wait(2 * LINGER_S)
     patient.write()
     assert starts(patient) == [(first, 1, "w"), (second, 1, "w")]
+
+
+def test_a_job_that_was_begun_again_does_not_hide_those_behind_it(patient: LedgerStage) -> None:
+    """The worker could not be told to stop, so it has the retry in the place of the first attempt."""
+    options = JobOptions(guarantee=True, retries=2, timeout_s=10.0, backoff_s=1.0)
+    patient.worker("x", "slow", credit=3)
+    patient.submit("c", "stuck", "slow", options=options)
+    patient.write()
+    patient.wait(10.0 + GRACE_S + 0.5)
+    patient.submit("c", "short", "slow", options=DURABLE)
+    patient.write()
+    stuck, short = patient.request("c", "stuck"), patient.request("c", "short")
+    given_at = short.dispatched_at
+    patient.pen.written.clear()
+    patient.bus.starts_at = inf
+    patient.wait(1.5, step=1.5)
+    assert list(patient.bus.workers[worker("x")].inflight) == [stuck.token, short.token]
+    assert stuck.dispatched_at > given_at
+    note_starts(patient.bus, given_at)
+    patient.write()
+    assert starts(patient) == [(short.token, 1, "x")]
 
 
 def test_every_attempt_is_written_as_started(patient: LedgerStage) -> None:

@@ -15,6 +15,7 @@ from polybus.core.bridging import FAR, GATHER_S, RETELL_S, Advertise, Bridging, 
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions, Limits, Reason, Worker
 from polybus.core.replies import KEPT_OVERHEAD_BYTES
+from polybus.core.tables import IDLE_TICK_S
 from support.stage import NEVER_DEAD, Stage, client, worker
 
 # A request that does not take the quickest way.
@@ -60,6 +61,15 @@ def test_a_worker_of_a_bridged_broker_is_announced_before_it_is_given_work() -> 
     assert stage.delivered() == [("w", "1")]
     whats = [one.what for one in stage.observed]
     assert whats.index("worker_up") < whats.index("dispatched")
+
+
+def test_the_bus_is_looked_at_when_its_neighbours_are_to_be_told() -> None:
+    stage, bridging = bridged()
+    link(stage, "B")
+    bridging.tick(bridging.next_at)
+    assert stage.bus.next_at(stage.now) == stage.now + IDLE_TICK_S
+    bridging.next_at = stage.now + 0.01
+    assert stage.bus.next_at(stage.now) == stage.now + 0.01
 
 
 @pytest.mark.parametrize(

@@ -350,3 +350,50 @@ def test_a_resting_worker_gets_one_request_for_each_answer_of_a_message() -> Non
     requests.give_slots(stage.bus, worker("w"), 2, stage.now)
     stage.do(events.Tick())
     assert stage.delivered() == [("w", "7"), ("w", "8")]
+
+
+def test_a_worker_that_answers_several_at_once_is_filed_anew_after_the_last() -> None:
+    stage = Stage()
+    stage.worker("w", grants_slots=True)
+    requests.give_slots(stage.bus, worker("w"), 4, stage.now)
+    for number in "12":
+        stage.submit("c", number)
+    stage.worker("v", credit=4)
+    stage.submit("c", "3")
+    assert stage.delivered() == [("w", "1"), ("w", "2"), ("v", "3")]
+    for number in "12":
+        assert requests.finish(stage.bus, worker("w"), stage.token("c", number), [], stage.now, True)
+    stage.submit("c", "4")
+    assert stage.delivered() == [("v", "4")], "it still counts as the one that has more"
+    requests.give_slots(stage.bus, worker("w"), 2, stage.now)
+    stage.submit("c", "5")
+    assert stage.delivered() == [("w", "5")]
+
+
+def test_a_worker_that_grants_slots_shows_that_it_is_there() -> None:
+    stage = Stage()
+    held = stage.worker("w", grants_slots=True)
+    stage.now += 1.0
+    requests.give_slots(stage.bus, worker("w"), 1, stage.now)
+    assert (held.seen_at, held.free) == (stage.now, 1)
+
+
+def test_a_worker_that_grants_slots_is_one_to_choose_from_at_once() -> None:
+    stage = Stage()
+    for name in "vw":
+        stage.worker(name, grants_slots=True)
+    requests.give_slots(stage.bus, worker("w"), 1, stage.now)
+    stage.submit("c", "1")
+    assert stage.delivered() == [("w", "1")]
+
+
+def test_a_worker_that_rested_and_is_heard_is_one_to_choose_from_again() -> None:
+    stage = Stage()
+    stage.worker("w")
+    stage.worker("v")
+    stage.submit("c", "1")
+    stage.do(events.WorkerFull(worker("w"), stage.token("c", "1")))
+    assert stage.delivered() == [("w", "1"), ("v", "1")]
+    stage.heard("w")
+    stage.submit("c", "2")
+    assert stage.delivered() == [("w", "2")]

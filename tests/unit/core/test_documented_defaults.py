@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from polybus.core import last_values, latency, logs
+from polybus.core.bus import Bus
 from polybus.core.model import Limits, QueuePolicy, Retrying
 from polybus.journal.archive import Keep
 
@@ -47,6 +48,10 @@ def test_limits(field: str) -> None:
 )
 def test_other_settings(value: Any, setting: str) -> None:
     assert value == number(setting)
+
+
+def test_outcomes_are_kept_as_long_as_the_settings_say() -> None:
+    assert Bus(b"n-").outcomes_age_s == number("jobs.results_age_s")
 
 
 def test_a_queue_without_rules_has_no_limits() -> None:

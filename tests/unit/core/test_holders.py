@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polybus.core import actions as act
-from polybus.core import events, holders
+from polybus.core import events, holders, requests
 from polybus.core.ledger import Started, Waiting
 from polybus.core.lifecycle import RequestState, WorkerState
 from polybus.core.model import Heartbeat, JobOptions, Limits, QueuePolicy, Reason
@@ -88,6 +88,25 @@ def test_the_answer_of_the_second_worker_counts_if_it_is_first(stage: Stage) -> 
     stage.result("w", token, [b"second"])
     assert not stage.actions(act.Answer)
     assert stage.bus.counters.late == 1
+    check(stage)
+
+
+def test_a_part_of_one_worker_is_late_while_the_client_gets_parts_of_another(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    stage.part("v", token, [b"of v"])
+    stage.part("w", token, [b"of w"])
+    assert [part.body for part in stage.actions(act.Stream)] == [[b"of v"]]
+    assert stage.bus.counters.late == 1
+    assert [(one.token, one.worker) for one in stage.told("late")] == [(token, worker("w"))]
+    check(stage)
+
+
+def test_who_answers_what_another_one_streams_had_the_request(stage: Stage) -> None:
+    token = busy(stage, "w", "v")
+    stage.part("v", token)
+    assert requests.finish(stage.bus, worker("w"), token, [b"of w"], stage.now)
+    assert stage.bus.counters.late == 1
+    assert not any(isinstance(action, act.Answer) for action in stage.bus.take())
     check(stage)
 
 

@@ -11,7 +11,7 @@ from polybus.core import actions as act
 from polybus.core import events, intake
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import JobOptions, Limits, QueuePolicy, Reason
-from support.stage import Stage, client
+from support.stage import LedgerStage, Stage, client
 
 SILENT = JobOptions(reply_requested=False)
 
@@ -45,6 +45,20 @@ def test_no_overtaking_while_others_wait() -> None:
     assert stage.delivered() == [("w", "1"), ("late", "2"), ("late", "3")]
 
 
+def test_no_overtaking_when_a_queue_has_no_limit_any_more() -> None:
+    """What waited because of the limit is handed out with the next tick, and is first."""
+    stage = Stage()
+    stage.bus.change_policies([("echo", QueuePolicy(concurrency=1))])
+    stage.worker("w", credit=5)
+    stage.submit("c", "1")
+    stage.submit("c", "2")
+    stage.bus.change_policies([])
+    stage.submit("c", "3")
+    assert stage.delivered() == [("w", "1")]
+    stage.wait(0.1)
+    assert stage.delivered() == [("w", "2"), ("w", "3")]
+
+
 def test_tokens_are_unique_and_carry_the_life_of_the_broker() -> None:
     stage = Stage()
     for name in "ab":
@@ -52,6 +66,11 @@ def test_tokens_are_unique_and_carry_the_life_of_the_broker() -> None:
     tokens = [stage.token(name, "same") for name in "ab"]
     assert len(set(tokens)) == 2
     assert all(token.startswith(b"n-") for token in tokens)
+
+
+def test_tokens_of_many_requests_differ() -> None:
+    bus = Stage().bus
+    assert len({bus.next_token() for _ in range(1000)}) == 1000
 
 
 def test_a_busy_service_keeps_its_requests_while_its_fallback_is_free() -> None:
@@ -373,6 +392,25 @@ def test_a_request_may_live_for_ever() -> None:
     stage.submit("c", "1", ttl_s=inf)
     stage.wait(100_000.0, step=1000.0)
     assert stage.nothing()
+
+
+def test_what_is_to_be_tried_again_has_the_default_time_as_well() -> None:
+    stage = Stage(Limits(request_ttl_s=2.0))
+    stage.submit("c", "1", options=JobOptions(retries=3))
+    stage.wait(1.9)
+    assert stage.nothing()
+    stage.wait(0.2)
+    assert stage.one(act.Refuse).reason is Reason.EXPIRED
+
+
+@pytest.mark.parametrize("guarantee", [False, True])
+def test_a_job_does_not_grow_stale(guarantee: bool) -> None:
+    stage = LedgerStage(Limits(request_ttl_s=2.0))
+    stage.job("j", guarantee=guarantee)
+    stage.write()
+    stage.wait(1000.0, step=10.0)
+    stage.worker("w")
+    assert stage.delivered() == [("w", "j")]
 
 
 def test_changed_limits_hold_for_what_comes_later() -> None:

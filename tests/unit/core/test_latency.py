@@ -110,3 +110,12 @@ def test_counted_only_while_somebody_looks() -> None:
         stage.fail("w")
     (counts,) = times.counts.values()
     assert counts == {place_of(0.5): 1}
+
+
+def test_nothing_is_counted_before_somebody_looks() -> None:
+    stage, times = Stage(), Times()
+    stage.bus.note_time = times.note
+    stage.worker("w", "echo")
+    stage.submit("c", "1", "echo")
+    stage.result("w")
+    assert not times.counts

@@ -430,6 +430,15 @@ def test_a_sick_store_keeps_nobody_waiting() -> None:
     assert len(stage.bus.take_lines()[1]) == 2, "written when that is possible again"
 
 
+def test_that_the_store_is_well_does_not_mean_that_everything_is_on_disk() -> None:
+    stage = stored()
+    stage.do(events.StoreHealth(""))
+    assert not stage.actions(act.Approve)
+    number, _ = stage.bus.take_lines()
+    stage.do(events.Written(number))
+    assert stage.one(act.Approve)
+
+
 def test_who_left_before_it_was_on_disk_is_not_approved() -> None:
     stage = stored()
     stage.do(events.NodeLeft((2, b"p"), b"n"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
+import msgspec
 import pytest
 
 from polybus.core import (
@@ -27,6 +29,7 @@ from polybus.core import (
     model,
     monitor,
     passage,
+    restoring,
     rows,
     schedules,
     scheduling,
@@ -210,3 +213,28 @@ def test_a_plain_call_asks_for_a_reply_and_nothing_else() -> None:
 def test_the_word_of_a_reason_is_its_name() -> None:
     assert {reason.value for reason in Reason} == {reason.name.lower() for reason in Reason}
     assert all(reason == reason.name.lower() for reason in Reason)
+
+
+YEAR_S = 365 * 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("setting", "allowed", "refused"),
+    [
+        ("queue_length", 1, 0),
+        ("request_ttl_s", 0.001, 0.0),
+        ("request_ttl_s", 1.0, -1.0),
+        ("request_ttl_s", YEAR_S, YEAR_S + 0.5),
+    ],
+)
+def test_the_least_and_the_most_of_a_limit(setting: str, allowed: Any, refused: Any) -> None:
+    assert getattr(msgspec.convert({setting: allowed}, Limits), setting) == allowed
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({setting: refused}, Limits)
+
+
+def test_the_owner_of_jobs_is_no_peer_and_has_its_name_on_disk() -> None:
+    link, identity = tables.DESK
+    assert link < 0, "links are numbered from 0"
+    assert link != restoring.NO_LINK, "nor is it a peer of a link that is no longer there"
+    assert identity == b"jobs"

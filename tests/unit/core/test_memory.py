@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from polybus.core import actions as act
 from polybus.core import events, replies, topics
+from polybus.core.bus import Bus
+from polybus.core.journal import Journal
 from polybus.core.lifecycle import BusState
-from polybus.core.model import Limits
+from polybus.core.model import JobOptions, Limits
 from polybus.core.replies import KEPT_OVERHEAD_BYTES
-from support.stage import Stage, client
+from support.invariants import check
+from support.stage import LedgerStage, Stage, client
 
 
 def answered(stage: Stage, *ids: str, who: str = "c", body: bytes = b"") -> None:
@@ -135,6 +142,57 @@ def test_idle_services_are_let_go() -> None:
     assert set(stage.bus.services) == {b"kept", b"asked"}, "nobody asked for it for so long"
     stage.wait(6.0)
     assert set(stage.bus.services) == {b"kept"}
+
+
+@pytest.mark.parametrize(("idle_s", "is_known"), [(10.0, True), (10.5, False)])
+def test_a_service_may_be_idle_for_exactly_its_time(idle_s: float, is_known: bool) -> None:
+    stage = Stage(Limits(idle_service_s=10.0))
+    stage.worker("w", "echo")
+    stage.do(events.Tick())
+    stage.gone("w")
+    stage.now += idle_s
+    stage.do(events.Tick())
+    assert (b"echo" in stage.bus.services) == is_known
+
+
+def test_a_service_is_known_while_its_work_is_on_its_way_to_the_disk() -> None:
+    stage = LedgerStage(Limits(idle_service_s=10.0))
+    stage.worker("w", "other")
+    stage.submit("c", "0", "other", options=JobOptions(guarantee=True))
+    stage.write()
+    # The end of a job waits for the disk, too, and its service is offered no more.
+    stage.result("w", stage.token("c", "0"))
+    stage.gone("w")
+    stage.submit("c", "1", options=JobOptions(guarantee=True))
+    stage.wait(30.0, step=1.0)
+    assert set(stage.bus.services) == {b"echo"}
+    stage.write()
+    stage.worker("v")
+    assert stage.delivered()[-1] == ("v", "1")
+    check(stage.bus, stage.now)
+
+
+# -- how often it is looked for -----------------------------------------------------------------------
+
+
+def test_what_is_too_old_is_looked_for_once_a_second() -> None:
+    """Others go by the time of the last look."""
+    bus = Bus(b"n-")
+    looks = []
+    for now in (0.5, 1.5, 2.0, 2.25, 2.5, 3.0, 3.5, 10.0, 10.75, 11.0):
+        bus.handle(events.Tick(), now)
+        looks.append(bus.swept_at)
+    assert looks == [0.0, 1.5, 1.5, 1.5, 2.5, 2.5, 3.5, 10.0, 10.0, 11.0]
+
+
+def test_log_records_are_let_go_when_they_are_too_old() -> None:
+    stage = Stage()
+    stage.bus.logs.age_s = 10.0
+    stage.do(events.Publish(b"log/info/n", [b"hello"]))
+    stage.wait(9.0, step=1.0)
+    assert len(stage.bus.logs) == 1
+    stage.wait(3.0, step=1.0)
+    assert len(stage.bus.logs) == 0
 
 
 # -- topics -------------------------------------------------------------------------------------------
@@ -287,4 +345,29 @@ def test_nothing_is_observed_when_nobody_listens() -> None:
     stage.part("w")
     stage.result("w")
     stage.gone("w")
+    assert stage.observed == []
+
+
+class Notes(Journal):
+    """A journal that only keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note_request(self, what: str, *_: Any) -> None:
+        self.told.append(what)
+
+    def note(self, observed: act.Observed, offset: float) -> None:
+        self.told.append(observed.what)
+
+
+def test_what_is_for_the_journal_alone_is_told_to_nobody_else() -> None:
+    stage = Stage(watched=False)
+    notes = Notes()
+    stage.bus.listen(False, notes)
+    stage.worker("w")
+    stage.submit("c", "1")
+    stage.result("w")
+    stage.gone("w")
+    assert notes.told == ["worker_up", "accepted", "dispatched", "replied", "worker_down"]
     assert stage.observed == []

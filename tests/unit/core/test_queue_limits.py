@@ -11,7 +11,7 @@ from polybus.core import actions as act
 from polybus.core import events, requests
 from polybus.core.model import Heartbeat, JobOptions, QueuePolicy, Reason
 from support import invariants
-from support.stage import LedgerStage, worker
+from support.stage import LedgerStage, client, worker
 
 NEVER_DEAD = Heartbeat(0.0)
 
@@ -48,6 +48,14 @@ def test_the_first_pattern_that_fits_is_the_rule(stage: LedgerStage) -> None:
     for service in ("mail.out", "other"):
         stage.submit("c", service, service)
     assert [stage.request("c", name).options.retries for name in ("mail.out", "other")] == [1, 2]
+
+
+def test_a_rule_is_found_for_a_name_that_is_no_text(stage: LedgerStage) -> None:
+    stage.queue_rules(**{"a?": QueuePolicy(retries=3)})
+    for name in (b"a\xff", b"b\xff"):
+        stage.do(events.Submit(client("c"), "c", name, name, [b"x"]))
+    known = stage.bus.clients[client("c")].outstanding
+    assert [request.options.retries for request in known.values()] == [3, 0]
 
 
 def test_a_rule_makes_a_guaranteed_job_of_a_plain_call_that_survives(stage: LedgerStage) -> None:

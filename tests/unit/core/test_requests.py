@@ -241,6 +241,32 @@ def test_a_worker_is_told_and_its_slot_stays_taken_until_it_answers() -> None:
     assert stage.bus.counters.late == 1
 
 
+def test_a_worker_that_is_told_to_stop_is_looked_at_no_more_often_than_before() -> None:
+    """What it has missed is counted once in each interval."""
+    stage = Stage()
+    held = stage.worker("w", heartbeat=Heartbeat(dead_after_s=10.0, beat_every_s=1.0))
+    stage.submit("c", "1")
+    stage.wait(1.6)
+    stage.do(events.Cancel(client("c"), b"1"))
+    assert stage.one(act.Stop).worker is held
+    stage.wait(0.4)
+    assert held.missed == 0
+    stage.wait(0.2)
+    assert held.missed == 1
+
+
+def test_a_dialled_worker_that_is_watched_is_looked_after_when_it_is_its_turn() -> None:
+    stage = Stage()
+    heartbeat = Heartbeat(dead_after_s=10.0, beat_every_s=1.0)
+    stage.do(events.WorkerUp((9, b"d"), "d", ((b"echo", 0),), heartbeat, endpoint="tcp://10.0.0.1:1"))
+    stage.submit("c", "1")
+    stage.do(events.Cancel(client("c"), b"1"))
+    stage.wait(0.9)
+    assert not stage.actions(act.HangUp), "it may answer until then"
+    stage.wait(0.2)
+    assert stage.one(act.HangUp).endpoint == "tcp://10.0.0.1:1"
+
+
 def test_a_worker_that_forgets_what_it_is_told_to_stop_is_free_at_once() -> None:
     stage = Stage()
     stage.worker("w", forgets_stopped=True)
@@ -313,6 +339,15 @@ def test_a_queued_request_expires() -> None:
     assert refusal.reason is Reason.EXPIRED
     assert "no worker was free" in refusal.detail
     assert stage.bus.counters.expired == 1
+
+
+@pytest.mark.parametrize(("after_s", "is_over"), [(1.9375, False), (2.0, True)])
+def test_the_usual_time_is_over_to_the_moment(after_s: float, is_over: bool) -> None:
+    stage = Stage(Limits(request_ttl_s=2.0))
+    stage.submit("c", "1")
+    stage.now += after_s
+    stage.do(events.Tick())
+    assert bool(stage.actions(act.Refuse)) == is_over
 
 
 def test_a_dispatched_request_expires_and_its_worker_is_told() -> None:

@@ -10,7 +10,7 @@ import pytest
 from polybus.core import actions as act
 from polybus.core import events, requests
 from polybus.core.holders import TOLD_FOR_S
-from polybus.core.model import Heartbeat, JobOptions, Limits, Reason
+from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions, Limits, Reason
 from support.stage import LedgerStage, Stage, client, worker
 
 GUARANTEED = JobOptions(guarantee=True)
@@ -66,6 +66,26 @@ def test_what_cannot_be_written_is_a_failure_and_the_trouble_is_announced() -> N
     assert [one.reason for one in stage.told("store_sick")] == ["the disk is full"]
     stage.recover()
     assert [one.reason for one in stage.told("store_well")] == [""]
+
+
+@pytest.mark.parametrize("options", [PLAIN_CALL, JobOptions(timeout_s=60.0), JobOptions(other=("x",))])
+@pytest.mark.parametrize("request_id", ["1", ""])
+def test_who_asked_is_told_that_another_broker_cannot_write(options: JobOptions, request_id: str) -> None:
+    """A neighbour has the request, and refuses it because of its own store."""
+    stage = Stage()
+    stage.worker("neighbour")
+    stage.submit("c", request_id, options=options)
+    stage.fail("neighbour", reason=Reason.STORE_UNAVAILABLE)
+    refusal = stage.one(act.Refuse)
+    assert (refusal.client, refusal.request_id, refusal.reason) == (
+        client("c"),
+        request_id.encode(),
+        Reason.STORE_UNAVAILABLE,
+    )
+    if request_id:
+        stage.submit("c", request_id, options=options)
+        assert stage.one(act.Refuse).reason is Reason.STORE_UNAVAILABLE, "it is kept like any other"
+    assert (stage.bus.counters.failed, stage.bus.request_count) == (1, 0)
 
 
 @pytest.mark.parametrize("receipt", [False, True])
@@ -237,3 +257,17 @@ def test_a_job_that_is_cancelled_by_its_id_says_so() -> None:
     assert [(one.request_id, one.detail) for one in stage.told("cancelled")] == [
         (b"j", "it was cancelled by its id")
     ]
+
+
+def test_who_waits_without_an_id_cannot_withdraw_the_question() -> None:
+    stage = LedgerStage()
+    stage.worker("w")
+    stage.job("j")
+    stage.write()
+    stage.nothing()
+    stage.call("c", "", "result", b"j")
+    stage.do(events.Cancel(client("c"), b""))
+    stage.result("w", stage.job_request("j").token, [b"outcome"])
+    stage.write()
+    answer = stage.one(act.Answer)
+    assert (answer.client, answer.request_id, answer.body) == (client("c"), b"", [b"outcome"])

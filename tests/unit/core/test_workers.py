@@ -530,6 +530,15 @@ def test_a_beat_is_missed_after_exactly_one_and_a_half_intervals() -> None:
     assert held.missed == 1
 
 
+def test_a_worker_that_is_only_listened_to_is_looked_at_three_times_in_its_time() -> None:
+    stage = Stage()
+    held = stage.worker("w", heartbeat=Heartbeat(dead_after_s=6.0))
+    stage.wait(3.9)
+    assert held.missed == 0
+    stage.wait(2.0)
+    assert held.missed == 1, "two of the three intervals, and it may have been heard in the first"
+
+
 def test_after_a_look_the_next_one_is_when_something_can_be_due() -> None:
     """Not at once: a broker with nothing to do sleeps."""
     stage = Stage()
