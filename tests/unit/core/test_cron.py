@@ -219,6 +219,12 @@ def test_six_fields_have_the_seconds_last() -> None:
     ]
 
 
+def test_the_next_time_is_found_from_between_the_minutes_that_are_named() -> None:
+    cron = Cron("15,45 9 * * * 30")
+    for start in ("2026-01-01 09:15:30", "2026-01-01 09:20:10", "2026-01-01 09:20:40", "2026-01-01 09:45:29"):
+        assert shown(cron, start, 2) == ["01-01 09:45:30+00", "01-02 09:15:30+00"], start
+
+
 @pytest.mark.parametrize(
     ("text", "same"),
     [
@@ -309,6 +315,7 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
         ("0 0 * * sat-sun", "0 0 * * 6,0"),
         ("0 0 * * fri-mon,wed", "0 0 * * 5,6,0,1,3"),
         ("0 4,22-2 * * *", "0 4,22,23,0,1,2 * * *"),
+        ("0 5-5 * * *", "0 5 * * *"),
     ],
 )
 def test_a_question_mark_is_any_day_and_ranges_go_over_the_end(text: str, same: str) -> None:

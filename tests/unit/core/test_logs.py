@@ -344,6 +344,12 @@ def test_records_that_were_cut_are_counted() -> None:
     assert (kept.cut, kept.taken) == (1, 3)
 
 
+def test_frames_that_are_as_long_as_a_record_may_be_are_kept_whole() -> None:
+    shown = view(b"log/info/n", b"x" * 10, b"y" * (logs.RECORD_BYTES - 10))
+    assert shown["message"] == "x" * 10 + "\n" + "y" * (logs.RECORD_BYTES - 10)
+    assert not shown["cut"]
+
+
 def test_a_long_record_of_several_frames_is_read_as_one() -> None:
     shown = view(b"log/info/n", b'{"logger": "a.b",', b'"message": "%b"}' % (b"m" * 20_000))
     assert (shown["logger"], shown["message"], shown["cut"]) == ("a.b", "m" * logs.MESSAGE_CHARS, True)

@@ -88,6 +88,23 @@ def test_a_log_record_is_a_log_record_for_the_journal_too(tapped: bool) -> None:
     assert journal.published == []
 
 
+def test_a_topic_that_only_looks_like_that_of_a_log_record_is_none() -> None:
+    stage = Stage()
+    publish(stage, b"weather/info/rome", b"sunny")
+    assert len(stage.bus.logs) == 0
+    assert [seen.what for seen in stage.observed] == ["published"]
+
+
+def test_who_follows_the_topics_of_the_broker_is_not_told_of_publications() -> None:
+    """Those would be publications, too."""
+    stage = Stage(watched=False)
+    stage.do(events.Subscribe(1, b"polybus/", True))
+    assert stage.bus.monitored
+    stage.observed.clear()
+    publish(stage, b"weather", b"sunny")
+    assert stage.observed == []
+
+
 def test_of_a_long_log_record_the_beginning_is_observed() -> None:
     stage = Stage()
     publish(stage, b"log/error/n", b"x" * (OBSERVED_CHARS + 1))
