@@ -96,7 +96,7 @@ def test_a_topic_that_only_looks_like_that_of_a_log_record_is_none() -> None:
 
 
 def test_who_follows_the_topics_of_the_broker_is_not_told_of_publications() -> None:
-    """Those would be publications, too."""
+    """That is listening in, which needs permission."""
     stage = Stage(watched=False)
     stage.do(events.Subscribe(1, b"polybus/", True))
     assert stage.bus.monitored
