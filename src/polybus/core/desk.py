@@ -193,8 +193,10 @@ def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
         else:
             bus.actions.append(word)
     if unsure is not None and bus.counters.duplicates != duplicates:
-        for submission, _ in parts:
-            _share_words(bus, (submission.id or "").encode(), words)
+        for position, (submission, _) in enumerate(parts):
+            # Of a job that was refused here another one may be known.
+            if str(position) not in refused:
+                _share_words(bus, (submission.id or "").encode(), words)
 
 
 def _share_words(bus: Tables, job_id: bytes, words: list[Accept | Answer]) -> None:

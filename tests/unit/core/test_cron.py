@@ -9,10 +9,11 @@ from math import inf
 from zoneinfo import ZoneInfo
 
 import pytest
-from cronsim import CronSim
+from cronsim import CronSim, CronSimError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polybus.core import cron as cron_texts
 from polybus.core.cron import KEYWORDS, BadSchedule, Cron
 from support.due_times import Span
 
@@ -199,6 +200,13 @@ def test_a_clock_that_is_wrong_by_centuries_ends_the_counting() -> None:
     assert cron.after(1e15) == inf
 
 
+def test_the_calendar_is_used_to_its_last_whole_day() -> None:
+    cron = Cron("0 12 29-30 12 *")
+    assert cron.after(instant("9999-01-01")) == instant("9999-12-29 12:00")
+    assert cron.after(instant("9999-12-29 12:00")) == instant("9999-12-30 12:00")
+    assert cron.after(instant("9999-12-30 12:00")) == inf
+
+
 # -- texts ------------------------------------------------------------------------------------
 
 
@@ -209,6 +217,12 @@ def test_six_fields_have_the_seconds_last() -> None:
         "01-01 00:01:00+00",
         "01-01 00:01:30+00",
     ]
+
+
+def test_the_next_time_is_found_from_between_the_minutes_that_are_named() -> None:
+    cron = Cron("15,45 9 * * * 30")
+    for start in ("2026-01-01 09:15:30", "2026-01-01 09:20:10", "2026-01-01 09:20:40", "2026-01-01 09:45:29"):
+        assert shown(cron, start, 2) == ["01-01 09:45:30+00", "01-02 09:15:30+00"], start
 
 
 @pytest.mark.parametrize(
@@ -299,6 +313,9 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
         ("58-1 * * * *", "58,59,0,1 * * * *"),
         ("0 0 * * * 59-0", "0 0 * * * 59,0"),
         ("0 0 * * sat-sun", "0 0 * * 6,0"),
+        ("0 0 * * fri-mon,wed", "0 0 * * 5,6,0,1,3"),
+        ("0 4,22-2 * * *", "0 4,22,23,0,1,2 * * *"),
+        ("0 5-5 * * *", "0 5 * * *"),
     ],
 )
 def test_a_question_mark_is_any_day_and_ranges_go_over_the_end(text: str, same: str) -> None:
@@ -343,3 +360,12 @@ def test_a_text_that_is_wrong_is_told_what_would_be_right(text: str, words: str)
     with pytest.raises(BadSchedule) as error:
         Cron(text)
     assert str(error.value) == words
+
+
+def test_whatever_else_is_wrong_with_a_text_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(text: str, start: datetime) -> CronSim:
+        raise CronSimError("Too many stars")
+
+    monkeypatch.setattr(cron_texts, "CronSim", refuse)
+    with pytest.raises(BadSchedule, match="cannot be read: Too many stars"):
+        Cron("* * * * *")

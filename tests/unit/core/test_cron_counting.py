@@ -20,8 +20,10 @@ def at(text: str) -> float:
         ("0 12 * * 1", "2026-01-01 12:00", "2026-01-01 23:00", 1, "2026-01-01 12:00"),
         ("0 12 * * 1", "2026-01-01 12:00", "2026-01-05 12:00", 2, "2026-01-05 12:00"),
         ("0 12 * * 1", "2026-01-01 12:00", "2026-01-05 11:59:59", 1, "2026-01-01 12:00"),
+        ("0 12 * * 1", "2026-01-01 11:00", "2026-01-01 23:00", 1, "2026-01-01 11:00"),
         # Of months that the text does not name.
         ("0 12 1 6 *", "2026-01-01 12:00", "2026-06-01 12:00", 2, "2026-06-01 12:00"),
+        ("0 12 1 6 *", "2026-01-01 11:00", "2026-01-01 23:00", 1, "2026-01-01 11:00"),
         # Times of a day that begin in the middle of an hour and of a minute.
         ("15,45 9,17 * * *", "2026-01-01 09:15", "2026-01-01 23:00", 4, "2026-01-01 17:45"),
         ("15,45 9,17 * * *", "2026-01-01 09:15", "2026-01-01 17:15", 3, "2026-01-01 17:15"),
@@ -66,3 +68,21 @@ def test_a_due_time_at_the_very_end_of_what_is_counted() -> None:
     # None in the last ten years: the first one alone.
     rare = Cron("0 12 29 2 *", "UTC")
     assert rare.passed(at("1884-02-29 12:00"), at("1884-02-29 13:00")) == (1, at("1884-02-29 12:00"))
+
+
+@pytest.mark.parametrize(
+    ("until", "count", "last"),
+    [
+        ("2015-12-31 00:00", 1, "1988-02-29 12:00"),
+        # None in the last ten years: all are counted, and the last of them is found.
+        ("2044-02-29 11:59:59", 2, "2016-02-29 12:00"),
+        # One in the last ten years: those between the first one and that are not counted.
+        ("2044-02-29 12:00", 2, "2044-02-29 12:00"),
+        ("2044-02-29 12:01", 2, "2044-02-29 12:00"),
+    ],
+)
+def test_due_times_that_are_further_apart_than_what_is_counted(until: str, count: int, last: str) -> None:
+    """A 29th of February that is a Monday: 1988, 2016, 2044."""
+    cron = Cron("0 12 */28 2 MON#5", "UTC")
+    assert cron.after(at("1988-02-29 12:00")) == at("2016-02-29 12:00")
+    assert cron.passed(at("1988-02-29 12:00"), at(until)) == (count, at(last))

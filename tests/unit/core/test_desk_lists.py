@@ -178,6 +178,53 @@ def test_a_list_with_jobs_that_were_sent_before_is_only_certain_if_all_are_on_di
     assert len(stage.contents().jobs) == 2
 
 
+def settle(stage: LedgerStage, batch: tuple[int, list[Line]], is_stored: bool) -> None:
+    number, lines = batch
+    if is_stored:
+        stage.store.write(lines)
+    else:
+        tokens = tuple(line.token for line in lines if isinstance(line, Accepted))
+        stage.do(events.Unwritten(tokens, "the disk is full"))
+    stage.do(events.Written(number))
+
+
+@pytest.mark.parametrize("again", [[], ["b"]])
+def test_a_list_does_not_depend_on_a_job_that_it_was_refused(stage: LedgerStage, again: list[str]) -> None:
+    """A job of the same id that was sent before cannot be written down; those of the list can."""
+    submit(stage, message({"id": "a"}))
+    first = stage.bus.take_lines()
+    for name in again:
+        submit(stage, message({"id": name}), number="2")
+    refused = {"id": "a", "reply": "result"}
+    submit(stage, message(refused, {"id": "c"}, *({"id": name} for name in again)), number="3")
+    second = stage.bus.take_lines()
+    stage.taken.clear()
+    settle(stage, first, False)
+    settle(stage, second, True)
+    (word,) = (word for word in stage.taken if getattr(word, "request_id", b"") == b"3")
+    assert isinstance(word, act.Answer)
+    told = json.loads(bytes(word.body[0]))
+    assert (told["jobs"], list(told["refused"])) == (1 + len(again), ["0"])
+
+
+def test_a_list_of_jobs_that_are_new_on_disk_and_done(stage: LedgerStage) -> None:
+    submit(stage, message({"id": "running"}, {"id": "done"}))
+    stage.write()
+    stage.result("w", stage.job_request("done").token)
+    stage.write()
+    stage.taken.clear()
+    jobs = [{"id": "new"}, {"id": "running"}, {"id": "done"}, {"id": "other", "reply": "result"}]
+    submit(stage, message(*jobs), number="2")
+    assert stage.nothing(), "the new one is not on disk yet"
+    assert list(stage.bus.shared_words) == [stage.job_request("new").token]
+    stage.write()
+    told = answer(stage)
+    assert (told["jobs"], list(told["refused"])) == (3, ["3"])
+    assert stage.bus.shared_words == {}
+    submit(stage, message({"id": "x"}, {"id": "y"}), number="3")
+    assert stage.bus.shared_words == {}, "those of one list are written together"
+
+
 def test_what_is_not_guaranteed_is_told_at_once(stage: LedgerStage) -> None:
     submit(stage, message({"id": "a", "guarantee": False}))
     assert answer(stage)["jobs"] == 1

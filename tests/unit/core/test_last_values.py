@@ -345,6 +345,15 @@ def test_the_value_of_a_topic_is_asked_for() -> None:
     assert not stage.bus.clients, "nothing is kept of it"
 
 
+@pytest.mark.parametrize("receipt", [False, True])
+def test_who_wants_no_reply_gets_none(receipt: bool) -> None:
+    stage = Stage()
+    topics.publish(stage.bus, b"t", [b"value"], stage.now)
+    ask(stage, b"t", receipt=receipt, reply=False)
+    assert len(stage.actions(Accept)) == receipt
+    assert not stage.actions(Answer)
+
+
 def test_a_topic_that_nobody_published_is_refused_and_counted() -> None:
     stage = Stage()
     ask(stage, b"weather/rome")
@@ -360,6 +369,13 @@ def test_topics_are_listed_by_their_beginning() -> None:
         ask(stage, json.dumps({"prefix": prefix}).encode())
     found = [json.loads(action.body[0]) for action in stage.actions(Answer)]
     assert found == [["weather/oslo", "weather/rome"], ["news", "weather/oslo", "weather/rome"], []]
+
+
+def test_a_topic_that_is_no_text_is_listed_with_what_can_be_read_of_it() -> None:
+    stage = Stage()
+    topics.publish(stage.bus, b"weather/\xff", [], stage.now)
+    ask(stage, b'{"prefix": "weather/"}')
+    assert json.loads(stage.one(Answer).body[0]) == ["weather/\ufffd"]
 
 
 @pytest.mark.parametrize("body", [b"nobody", b"", b'{"prefix": 1}', b'{"other": "x"}', b"\xff\xfe", b"{}"])

@@ -15,6 +15,9 @@ def test_a_class_is_close_to_what_is_in_it() -> None:
         assert abs(seconds_at(place_of(seconds)) / seconds - 1) < 0.1
     assert place_of(0.0) == place_of(-1.0) == 0
     assert place_of(1e30) == LAST
+    # Classes begin at a microsecond, and their middle is told in whole nanoseconds.
+    assert place_of(1e-7) == place_of(0.9e-6) == place_of(1e-6) == 0
+    assert [seconds_at(0), seconds_at(1)] == [1.091e-06, 1.297e-06]
 
 
 def test_percentiles() -> None:
@@ -30,6 +33,7 @@ def test_percentiles() -> None:
     assert 0.085 < most < 0.105
     assert 0.09 < all_ < 0.11
     assert percentile({}, 0.5) is None
+    assert percentile({10: 0}, 0.5) is None, "none since the last look"
     # Of two requests the quicker one is half of all, and no more than that.
     assert [percentile({10: 1, 90: 1}, part) for part in (0.5, 0.51)] == [seconds_at(10), seconds_at(90)]
     times.clear()
@@ -77,6 +81,9 @@ def test_after_a_look_all_are_taken_again() -> None:
     for _ in range(10):
         answers.end()
     assert answers.counted == ALL_OF + 10
+    for _ in range(ALL_OF):
+        answers.end()
+    assert (answers.counted, answers.calls) == (2 * ALL_OF, 2 * ALL_OF), "a thousand, as before the look"
 
 
 def test_the_bus_passes_over_as_many_as_it_is_told() -> None:

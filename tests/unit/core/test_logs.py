@@ -111,7 +111,8 @@ def test_large_records_are_cut() -> None:
 
 
 def test_records_of_many_frames_are_joined() -> None:
-    assert view(b"log/info/n", b"one", b"two")["message"] == "one\ntwo"
+    shown = view(b"log/info/n", b"one", b"two")
+    assert (shown["message"], shown["cut"]) == ("one\ntwo", False)
     assert view(b"log/info/n")["message"] == ""
 
 
@@ -341,3 +342,60 @@ def test_records_that_were_cut_are_counted() -> None:
     for text in (b"short", b"x" * (logs.RECORD_BYTES + 1), b"x" * logs.RECORD_BYTES):
         kept.put(record(text=text))
     assert (kept.cut, kept.taken) == (1, 3)
+
+
+def test_frames_that_are_as_long_as_a_record_may_be_are_kept_whole() -> None:
+    shown = view(b"log/info/n", b"x" * 10, b"y" * (logs.RECORD_BYTES - 10))
+    assert shown["message"] == "x" * 10 + "\n" + "y" * (logs.RECORD_BYTES - 10)
+    assert not shown["cut"]
+
+
+def test_a_long_record_of_several_frames_is_read_as_one() -> None:
+    shown = view(b"log/info/n", b'{"logger": "a.b",', b'"message": "%b"}' % (b"m" * 20_000))
+    assert (shown["logger"], shown["message"], shown["cut"]) == ("a.b", "m" * logs.MESSAGE_CHARS, True)
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
+def test_a_record_is_cut_where_its_message_ends_up_to_a_size(more: int, is_read: bool) -> None:
+    begin, end = b'{"message": "hi", "x": "', b'"}'
+    body = begin + b"x" * (logs.READ_BYTES - len(begin) - len(end) + more) + end
+    shown = view(b"log/info/n", body)
+    assert shown["message"] == ("hi" if is_read else body[: logs.RECORD_BYTES].decode())
+    assert shown["cut"]
+
+
+@pytest.mark.parametrize(("more", "part"), [(0, 1), (1, 2)])
+def test_a_message_is_halved_only_if_its_record_is_too_long(more: int, part: int) -> None:
+    # Characters of two bytes, and a logger of as many as are missing.
+    message = "ü" * 8_100
+    rest = logs.RECORD_BYTES - len(msgspec.json.encode({"at": 1, "logger": "", "message": message}))
+    assert 0 < rest < logs.LOGGER_CHARS
+    logger = "l" * (rest + more)
+    long = {"at": 1, "logger": logger, "message": message, "extra": {"x": "y" * 9_000}}
+    found = logs.read(b"log/info/n", [msgspec.json.encode(long)], 5.0)
+    assert found is not None
+    shown = logs.view(found, 1000.0)
+    assert (shown["logger"], shown["message"]) == (logger, "ü" * (8_100 // part))
+    assert part == 2 or len(found.text) == logs.RECORD_BYTES
+
+
+def test_a_record_came_in_at_a_time_of_day_in_whole_milliseconds() -> None:
+    shown = logs.view(record(at=5.12345), 1_700_000_000.0)
+    assert shown["received_at"] == shown["at"] == 1_700_000_005.123
+
+
+@pytest.mark.parametrize("body", [b"text", b"{}", b'{"logger": 3, "extra": "no"}', b'{"logger": null}'])
+def test_a_record_without_a_proper_logger_and_extra_has_empty_ones(body: bytes) -> None:
+    shown = view(b"log/info/n", body)
+    assert (shown["logger"], shown["extra"]) == ("", {})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [("[ab]?*", "12"), ("[ab]", "0"), ("?1", "13"), ("*1", "13"), ("b12", "2"), ("b1", ""), ("[]?*", "")],
+)
+def test_nodes_are_found_by_every_kind_of_pattern(pattern: str, found: str) -> None:
+    kept = Logs()
+    for number, node in enumerate(["a", "a1", "b12", "c1"]):
+        kept.put(record("info", node, b"%d" % number))
+    assert "".join(texts(kept.newest("debug", pattern, 0.0, 9))) == found
