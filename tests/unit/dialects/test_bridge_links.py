@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from polybus.core import events
-from polybus.core.actions import ELSEWHERE, Beat
+from polybus.core.actions import ELSEWHERE, Beat, Dismiss, Stop
+from polybus.core.bridging import Advertise
 from polybus.core.model import Limits, Reason
 from polybus.dialects.bridge import VALUES_AT_ONCE, VALUES_EVERY_S
 from polybus.dialects.bridge_voices import Peer
@@ -95,6 +96,8 @@ def test_a_peer_that_was_never_linked_has_no_trouble() -> None:
     assert (peer.denied, peer.trouble, peer.name, peer.instance) == ("", "", "", "")
     assert (peer.published, peer.received, peer.dropped) == (0, 0, 0)
     assert not peer.is_up
+    # What we dial is called by where it is.
+    assert (peer.label, peer.endpoint) == ("tcp://B:1", "tcp://B:1")
 
 
 def test_a_link_that_is_up_has_no_trouble_any_more() -> None:
@@ -187,7 +190,9 @@ def test_who_has_the_name_of_a_neighbour_is_refused_and_the_neighbour_is_asked()
     c.bridges.ear.receive(ROUTER, [b"stranger", *hello], world.now)
     actions = c.bus.take()
     assert [action.worker for action in actions if isinstance(action, Beat)] == [holder]
-    (said,) = [action.frames for action in actions if not isinstance(action, Beat)]
+    (saying,) = [action for action in actions if not isinstance(action, Beat)]
+    assert saying.peer == (ROUTER, b"")
+    said = saying.frames
     assert said[0] == b"stranger"
     assert wire.read(said[1:]) == say.Denied("name_taken", "another broker called 'X' is linked to C")
 
@@ -200,6 +205,40 @@ def test_a_second_address_of_a_neighbour_is_linked_already() -> None:
     world.wait(2.0)
     (down,) = [peer for peer in a.bridges.dialect.peers.values() if not peer.is_up]
     assert down.denied == "linked"
+
+
+def greeting(name: str, instance: str = "one", link: str = "") -> list[Any]:
+    return wire.write_hello(say.Hello(1, name, instance, 10, 1.0, link))
+
+
+@pytest.mark.parametrize(("label", "is_taken"), [("tcp://B:1", True), ("tcp://other:1", False)])
+def test_a_neighbour_that_dials_again_under_the_same_label_is_linked_anew(label: str, is_taken: bool) -> None:
+    """Its old connection may be dead without anybody knowing."""
+    world = World()
+    b = world.broker("B")
+    b.hear(ROUTER, [b"first", *greeting("A", link="tcp://B:1")])
+    b.hear(ROUTER, [b"second", *greeting("A", link=label)])
+    assert b.neighbours == ["A"]
+    assert peer_at(b, "A").identity == (b"second" if is_taken else b"first")
+
+
+@pytest.mark.parametrize("ours_is_first", [False, True])
+@pytest.mark.parametrize(("own", "other"), [("A", "B"), ("B", "A")])
+def test_of_two_links_the_one_dialled_by_the_first_name_is_kept(
+    own: str, other: str, ours_is_first: bool
+) -> None:
+    world = World()
+    island = world.broker(own, peers=[other])
+    (ours,) = island.bridges.dialect.peers.values()
+    hellos: list[tuple[int, list[Any]]] = [
+        (ours.link, greeting(other)),
+        (ROUTER, [b"theirs", *greeting(other, link=f"tcp://{own}:1")]),
+    ]
+    for link, frames in hellos if ours_is_first else reversed(hellos):
+        island.hear(link, frames)
+    assert island.neighbours == [other]
+    kept = peer_at(island, other)
+    assert kept.identity == (None if own == "A" else b"theirs")
 
 
 # -- what is heard without a link -------------------------------------------------------------------------
@@ -230,6 +269,26 @@ def test_the_withdrawal_of_what_is_not_known_is_answered(is_known: bool) -> None
     b.hear(ROUTER, [between.name, *wire.write_cancel(b"y/0")])
     (answer,) = [wire.read(frames) for frames in between.back]
     assert answer == say.Refused(b"y/0", "cancelled", "it is not known here", [])
+
+
+def test_a_goodbye_or_a_denial_of_somebody_unknown_means_nothing() -> None:
+    _, _, b, between = pair()
+    between.back.clear()
+    for frames in (wire.write_bye("shutdown"), wire.write_denied("full", "no room")):
+        b.hear(ROUTER, [b"nobody", *frames])
+    assert b.neighbours == ["A"]
+    assert not between.back
+    assert b.bus.counters.invalid == 0
+
+
+def test_what_comes_after_the_end_of_a_link_is_not_heard() -> None:
+    """Also in the same turn of the loop, before the dialect is told of the end."""
+    world, _, b, between = pair()
+    b.worker("w", "echo")
+    b.bus.handle(events.WorkerGone(peer_at(b, "A").address, "it is gone"), world.now)
+    request = wire.write_request(say.Request(b"x/0", b"echo", ("A",), []))
+    b.bridges.ear.receive(ROUTER, [between.name, *request], world.now)
+    assert b.bus.request_count == 0
 
 
 # -- requests ---------------------------------------------------------------------------------------------
@@ -352,6 +411,112 @@ def test_who_gives_a_request_back_and_can_still_reach_the_service_says_so_again(
     assert told == [say.Advert({b"echo": ("B", "C")})]
 
 
+@pytest.mark.parametrize("was_known", [False, True])
+def test_what_nobody_offers_is_given_back(was_known: bool) -> None:
+    _, _, b, between = pair()
+    if was_known:
+        b.worker("w", "echo")
+        b.leave("w")
+        assert b"echo" in b.bus.services
+    between.back.clear()
+    b.hear(ROUTER, [between.name, *wire.write_request(say.Request(b"x/0", b"echo", ("A",), []))])
+    (given_back,) = [wire.read(frames) for frames in between.back]
+    assert given_back == say.Return(b"x/0", "nobody offers it at B")
+    assert b.bus.request_count == 0
+
+
+def test_what_was_answered_is_answered_again_also_when_nobody_offers_it_any_more() -> None:
+    _, _, b, between = pair()
+    b.worker("w", "echo")
+    request = wire.write_request(say.Request(b"x/0", b"echo", ("A",), [b"body"], 60_000))
+    b.hear(ROUTER, [between.name, *request])
+    b.answer("w", b.order("w"), b"done")
+    b.leave("w")
+    between.back.clear()
+    b.hear(ROUTER, [between.name, *request])
+    assert [wire.read(frames) for frames in between.back] == [say.Reply(b"x/0", [b"done"])]
+    assert b.bus.counters.rejected == 0
+
+
+@pytest.mark.parametrize(("timeout_s", "other"), [(5.0, ()), (0.0, ("x:1",)), (5.0, ("x:1",))])
+def test_a_time_limit_and_headers_of_a_neighbours_request_are_kept(
+    timeout_s: float, other: tuple[str, ...]
+) -> None:
+    _, _, b, between = pair()
+    b.worker("w", "echo")
+    request = say.Request(b"x/0", b"echo", ("A",), [], 1000, timeout_s, other)
+    b.hear(ROUTER, [between.name, *wire.write_request(request)])
+    (taken,) = b.bus.requests.values()
+    assert (taken.options.timeout_s, taken.options.other) == (timeout_s, other)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        wire.write_partial(b"x/0", [b"a piece"]),
+        wire.write_reply(b"x/0", [b"done"]),
+        wire.write_refused(b"x/0", "failed", "no tea"),
+        wire.write_return(b"x/0", "nobody offers it"),
+    ],
+    ids=["partial", "reply", "refused", "return"],
+)
+def test_an_answer_to_another_attempt_means_nothing(frames: list[Any]) -> None:
+    _, a, _, between = pair()
+    a.hear(between.link, frames)
+    assert a.neighbours == ["B"]
+    counters = a.bus.counters
+    assert (counters.late, counters.invalid, counters.failed, counters.replied) == (0, 0, 0, 0)
+
+
+def test_of_what_was_answered_or_went_with_the_link_nothing_is_kept() -> None:
+    world, a, _, _ = line()
+    a.ask("c", "1", "echo", b"x")
+    world.run()
+    (request,) = a.bus.requests.values()
+    peer, name = peer_at(a, "B"), request.token + b"/0"
+    assert peer.worker is not None
+    stop = Stop(peer.worker, request.token)
+    for ends in (lambda: peer.token_of(name), peer.begin):
+        worker = peer.worker or stop.worker
+        peer.deliver(worker, request)
+        order = peer.stop(stop)
+        assert order is not None
+        assert wire.read(order) == say.Cancel(name)
+        ends()
+        assert peer.stop(stop) is None
+        assert peer.token_of(name) is None
+        assert (peer._sent, peer._tokens) == ({}, {})
+
+
+def test_the_last_word_to_a_neighbour_has_its_reason() -> None:
+    _, a, b, between = pair()
+    for peer, lead in ((peer_at(a, "B"), []), (peer_at(b, "A"), [between.name])):
+        frames = peer.dismiss(Dismiss(peer.address, peer, "shutdown"))
+        assert frames[: len(lead)] == lead
+        assert wire.read(frames[len(lead) :]) == say.Bye("shutdown")
+
+
+def test_the_first_advert_of_a_link_says_that_it_is_all_there_is() -> None:
+    _, a, _, _ = pair()
+    assert a.bus.bridging is not None
+    peer = Peer(a.bus.bridging, 7, None)
+    worker = peer_at(a, "B").worker
+    assert worker is not None
+    many = {b"s%d" % number: ("A",) for number in range(wire.ADVERT_SERVICES + 1)}
+
+    def told(offers: dict[bytes, tuple[str, ...]], withdrawn: list[bytes]) -> list[say.Advert]:
+        adverts = [wire.read(frames) for frames in peer.advertise(Advertise(worker, offers, withdrawn))]
+        assert all(isinstance(advert, say.Advert) for advert in adverts)
+        return adverts  # type: ignore[return-value]
+
+    first, second = told(many, [b"gone"])
+    assert (len(first.offers), first.withdrawn, first.full) == (wire.ADVERT_SERVICES, (b"gone",), True)
+    assert (len(second.offers), second.withdrawn, second.full) == (1, (), False)
+    assert [advert.full for advert in told({b"x": ("A",)}, [])] == [False]
+    peer.begin()
+    assert [advert.full for advert in told({b"x": ("A",)}, [])] == [True]
+
+
 @pytest.mark.parametrize(
     ("said", "reason", "detail"),
     [
@@ -401,6 +566,10 @@ def test_a_new_neighbour_gets_the_values_in_turns_with_a_pause_between_them() ->
     assert dialect.next_at == world.now
     dialect.tick(world.now)
     assert (peer.published, len(peer.pending)) == (VALUES_AT_ONCE, 3)
+    b.settle()
+    sent = [wire.read(frames) for frames in between.back]
+    # They are no news.
+    assert {one.snapshot for one in sent if isinstance(one, say.Publish)} == {True}
     assert dialect.next_at == world.now + VALUES_EVERY_S
     dialect.tick(world.now)
     assert peer.published == VALUES_AT_ONCE
