@@ -479,6 +479,7 @@ def test_of_what_was_answered_or_went_with_the_link_nothing_is_kept() -> None:
     for ends in (lambda: peer.token_of(name), peer.begin):
         worker = peer.worker or stop.worker
         peer.deliver(worker, request)
+        peer.pending[b"weather"] = None
         order = peer.stop(stop)
         assert order is not None
         assert wire.read(order) == say.Cancel(name)
@@ -486,6 +487,7 @@ def test_of_what_was_answered_or_went_with_the_link_nothing_is_kept() -> None:
         assert peer.stop(stop) is None
         assert peer.token_of(name) is None
         assert (peer._sent, peer._tokens) == ({}, {})
+    assert peer.pending == {}
 
 
 def test_the_last_word_to_a_neighbour_has_its_reason() -> None:
@@ -578,3 +580,31 @@ def test_a_new_neighbour_gets_the_values_in_turns_with_a_pause_between_them() ->
     assert (peer.published, len(peer.pending)) == (VALUES_AT_ONCE + 3, 0)
     # Then there is nothing more to look for.
     assert dialect.next_at == inf
+
+
+def test_a_way_by_which_requests_come_is_one_caller_and_not_all_ways_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polybus.dialects.bridge_voices.CALLERS_KEPT", 2)
+    _, _, b, _ = pair()
+    peer = peer_at(b, "A")
+    near, far = peer.caller(("A",)), peer.caller(("C", "A"))
+    assert (near.hops, far.hops) == (("A",), ("C", "A"))
+    assert peer.caller(("A",)) is near
+    assert peer.caller(("C", "A")) is far
+    for number in range(10):
+        peer.caller((f"b{number}", "A"))
+        assert len(peer._callers) <= 2
+
+
+def test_why_a_neighbour_ended_the_link_is_known() -> None:
+    _, a, _, between = pair()
+    peer = peer_at(a, "B")
+    a.hear(between.link, wire.write_bye("shutdown"))
+    assert not peer.is_up
+    assert peer.denied == ""
+    assert "shutdown" in peer.trouble
+    # A second goodbye says nothing new.
+    peer.trouble = "as before"
+    a.hear(between.link, wire.write_bye("again"))
+    assert peer.trouble == "as before"

@@ -141,3 +141,11 @@ def test_a_worker_of_ours_without_the_extension_is_told_no_attempt() -> None:
     ask_by_emqp(ex, "retry-count:3")
     order = ex.one(EMQP_WORKERS, OURS)
     assert not any(item.startswith("attempt") for item in order[5].decode().split(","))
+
+
+def test_the_shortest_id_with_a_context_has_one_byte_of_its_own() -> None:
+    ex = broker()
+    parent = SPAN[0].removeprefix("traceparent:").encode()
+    ex.send(MDR, b"c", b"MDRC01", b"\x01", b"echo", b"1~" + parent, b"x")
+    (request,) = ex.bus.requests.values()
+    assert request.options.other == SPAN

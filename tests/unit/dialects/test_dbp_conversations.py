@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from polybus.core import events
-from polybus.core.actions import Answer, Ask, Deny, Observed, Refuse
+from polybus.core.actions import Answer, Ask, Deny, Dismiss, Observed, Refuse
 from polybus.core.model import Heartbeat
 from polybus.dialects.dbp_catalog import describe
 from polybus.dialects.port import Voice
@@ -244,3 +244,24 @@ def test_an_empty_answer_has_one_frame(net: Network) -> None:
     net.send(OUT, identity, b"")
     error = json.loads(net.reply(b"c")[2])
     assert "1 frames; a command takes 2 or more" in error["detail"]
+
+
+def test_the_end_is_told_once(net: Network) -> None:
+    net.serve(b"s", "Gondor")
+    voice = net.bus.nodes[b"Gondor"].voice
+    end = Dismiss(S, voice, "it is over")
+    assert voice.dismiss(end) == [b"s", b"", *BYE]
+    assert voice.dismiss(end) is None
+
+
+def test_a_service_of_several_dialects_is_listed_with_all_of_them(net: Network) -> None:
+    net.send(MDP, b"w", b"MDPW02", b"\x01", b"echo")
+    net.handle(events.WorkerUp((MDP, b"v"), Voice(), ((b"echo", 0),), Heartbeat(0.0), 1))
+    assert net.info(b"echo")["echo"] == {"dialect": "mdp2,none", "function": "", "workers": 2, "queued": 0}
+
+
+def test_without_a_port_there_is_nowhere_to_ask_a_node(net: Network) -> None:
+    info = {"ip": "10.0.0.9", "interfaces": {"publisher": {"ip": "10.0.0.9", "port": 9}}}
+    assert net.register(b"s", name="Rohan", **info)[0] == b"OwO"
+    assert net.bus.nodes[b"Rohan"].reach is None
+    assert net.dialled == {}

@@ -86,3 +86,17 @@ def test_names_that_are_no_text_are_shown_as_far_as_they_are(
     ex.handle(events.WorkerUp((2, b"w"), Voice(), ((b"caf\xe9", 0),), Heartbeat(0.0), 1))
     ex.send(FRONT, b"c", C, b"REQ", query, b"id-1", b"x")
     assert unpack_bson(ex.one(FRONT, b"c")[-1]) == found
+
+
+def test_a_service_that_is_only_asked_for_is_not_listed(ex: Exchange) -> None:
+    ex.send(FRONT, b"c", C, b"REQ", b"nobodys", b"id-1", b"x")
+    ex.send(FRONT, b"c", C, b"REQ", b"SERVICES", b"id-2", b"x")
+    assert unpack_bson(ex.one(FRONT, b"c")[-1]) == []
+
+
+def test_a_workers_ping_that_is_answered_counts_as_our_heartbeat(ex: Exchange) -> None:
+    ex.send(FRONT, b"w", b"EBW01", b"READY", b"null", b"echo")
+    worker = ex.bus.workers[FRONT, b"w"]
+    ex.now += 0.25
+    ex.send(FRONT, b"w", b"EBW01", b"PING")
+    assert (worker.seen_at, worker.spoken_at) == (ex.now, ex.now)

@@ -143,3 +143,10 @@ def test_the_workers_of_a_queue_are_told_from_the_largest_weight(ex: Exchange) -
 def test_names_that_are_no_text_are_shown_as_far_as_they_are(ex: Exchange) -> None:
     ex.handle(events.WorkerUp((EBUS, b"v"), Voice(), ((b"caf\xe9", 0),), Heartbeat(0.0), 1))
     assert query(ex, b"ROUTER_SHOW_WORKERS")["connected_queues"]["caf\ufffd"] == [[0, "v"]]
+
+
+def test_what_is_not_known_is_noted_with_its_dialect(ex: Exchange) -> None:
+    ex.bus.listen(True, None)
+    ex.send(ADMIN, b"a", b"", TAG, b"DANCE", b"m")
+    (noted,) = [one for one in ex.observed if one.what == "invalid"]
+    assert noted.detail.startswith("emqp: ")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from polybus.core.actions import Answer
 from polybus.dialects import emqp as module
-from polybus.dialects.emqp import Emqp
+from polybus.dialects.emqp import Emqp, RecentClients
 from polybus.dialects.port import RouterEar
 from support.exchange import Exchange
 
@@ -55,3 +56,29 @@ def test_headers_with_texts_of_a_clients_own_are_not_kept() -> None:
     assert kept.cache_info().currsize == 0
     ex.send(CLIENTS, b"c", TAG, b"REQUEST", b"plain", b"default", b"reply-requested", b"x")
     assert kept.cache_info().currsize == 1
+
+
+def test_what_cannot_be_read_is_answered_for_no_service() -> None:
+    ex, _ = broker()
+    ex.ears[CLIENTS].receive(CLIENTS, [b"c", TAG, b"DANCE", b"m"], ex.now)
+    (answer,) = ex.bus.take()
+    assert isinstance(answer, Answer)
+    assert (answer.client, answer.service, answer.request_id) == ((CLIENTS, b"c"), b"", b"m")
+
+
+@pytest.mark.parametrize(("version", "obeys"), [(0, False), (1, True), (2, True)])
+def test_workers_that_know_the_extension_obey_a_stop(version: int, obeys: bool) -> None:
+    ex, _ = broker()
+    more = [b'{"polybus": %d, "holding": []}' % version] if version else []
+    ex.send(CLIENTS, b"w", TAG, b"INFORM", b"i", b'[[10, "echo"]]', b"worker", *more)
+    assert ex.bus.workers[CLIENTS, b"w"].obeys_stop == obeys
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+def test_nobody_is_forgotten_while_there_is_room_in_the_newer_half(most: int) -> None:
+    clients = RecentClients(most)
+    for name in (b"a", b"b"):
+        clients.note((1, name), 1)
+    clients.forget((1, b"b"))
+    clients.note((1, b"c"), 2)
+    assert dict(clients) == {(1, b"a"): 1, (1, b"c"): 2}

@@ -184,3 +184,34 @@ def test_a_ping_that_is_answered_counts_as_our_heartbeat(house: Household) -> No
     house.now += 1.25
     house.say(b"w", MDR.heartbeat())
     assert (worker.seen_at, worker.spoken_at) == (house.now, house.now)
+
+
+# -- ends ------------------------------------------------------------------------------------------------
+
+
+def test_who_was_given_up_is_told_once(house: Household, talk: Talk) -> None:
+    house.say(b"w", talk.ready(b"echo"))
+    house.wait(DEAD_S + 0.5)
+    assert [frames for frames in house.orders(b"w") if frames == talk.dismissal()] == [talk.dismissal()]
+    house.say(b"w", talk.heartbeat())
+    assert house.orders(b"w") == []
+
+
+def test_who_said_ready_again_has_a_new_conversation_that_can_end(house: Household, talk: Talk) -> None:
+    house.say(b"w", talk.ready(b"echo"))
+    house.say(b"w", talk.farewell())
+    house.say(b"w", talk.ready(b"echo"))
+    house.handle(events.WorkerGone(W, "it cannot be reached"))
+    house.orders(b"w")
+    # It believes in a conversation that has ended: it has to register again.
+    house.say(b"w", talk.heartbeat())
+    assert house.orders(b"w") == [talk.dismissal()]
+
+
+def test_a_worker_that_is_dismissed_is_told_nothing_more_in_the_same_turn(
+    house: Household, talk: Talk
+) -> None:
+    house.say(b"w", talk.ready(b"echo"))
+    for frames in (talk.ready(b"echo"), talk.heartbeat()):
+        house.ears[WORKERS].receive(WORKERS, [b"w", *frames], house.now)
+    assert [action.peer for action in house.bus.take() if isinstance(action, Dismiss)] == [W]
