@@ -484,9 +484,9 @@ def test_of_what_was_answered_or_went_with_the_link_nothing_is_kept() -> None:
         assert order is not None
         assert wire.read(order) == say.Cancel(name)
         ends()
+        assert (peer._sent, peer._tokens) == ({}, {})
         assert peer.stop(stop) is None
         assert peer.token_of(name) is None
-        assert (peer._sent, peer._tokens) == ({}, {})
     assert peer.pending == {}
 
 
@@ -608,3 +608,21 @@ def test_why_a_neighbour_ended_the_link_is_known() -> None:
     peer.trouble = "as before"
     a.hear(between.link, wire.write_bye("again"))
     assert peer.trouble == "as before"
+
+
+def test_a_neighbour_that_is_linked_again_in_the_turn_in_which_it_was_lost_begins_anew() -> None:
+    world, a, b, between = pair()
+    b.worker("w", "echo")
+    world.wait(0.1)
+    peer = peer_at(b, "A")
+    b.bus.handle(events.WorkerGone(peer.address, "it is gone"), world.now)
+    hello = a.bridges.dialect.hello("tcp://B:1")
+    b.bridges.ear.receive(ROUTER, [between.name, *hello], world.now)
+    b.settle()
+    assert b.neighbours == ["A"]
+    between.back.clear()
+    while world.now < 1010.0 and not between.back:
+        world.now += 0.01
+        b.tick()
+    adverts = [wire.read(frames) for frames in between.back]
+    assert say.Advert({b"echo": ("B",)}, (), True) in adverts

@@ -391,3 +391,30 @@ def test_rows_that_can_be_read_on_the_way_down_are_read_once() -> None:
     db: Any = TornUpwards(range(1, 30), {5, 6, 20})
     found = [row[0] for row in salvage_module._readable(db, "job")]
     assert sorted(found) == list(range(1, 30))
+
+
+@pytest.mark.parametrize("torn", [{5, 7}, {5, 6, 8}])
+def test_a_single_row_between_two_that_are_torn_is_found(torn: set[int]) -> None:
+    db: Any = Torn(range(1, 30), torn)
+    found = [row[0] for row in salvage_module._readable(db, "job")]
+    assert sorted(found) == [row for row in range(1, 30) if row not in torn]
+
+
+def test_what_was_saved_is_read_again_from_the_disk(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = SqliteStore.load
+    jobs: list[int] = []
+
+    def counted(self: SqliteStore) -> Any:
+        found = load(self)
+        jobs.append(len(found.jobs))
+        return found
+
+    saved = contents(source)[0]
+    assert isinstance(saved, list)
+    assert saved
+    monkeypatch.setattr(SqliteStore, "load", counted)
+    salvage(source, tmp_path / "new")
+    # Once to make it, and once to verify what it has.
+    assert jobs == [0, len(saved)]
