@@ -265,3 +265,16 @@ def test_without_a_port_there_is_nowhere_to_ask_a_node(net: Network) -> None:
     assert net.register(b"s", name="Rohan", **info)[0] == b"OwO"
     assert net.bus.nodes[b"Rohan"].reach is None
     assert net.dialled == {}
+
+
+@pytest.mark.parametrize("word", [b"u.u", b"pong"])
+def test_a_sign_of_life_of_a_service_counts_for_what_else_is_registered_on_its_connection(
+    net: Network, word: bytes
+) -> None:
+    net.serve(b"s", "Rohan", heartbeat=1.0, transport="none")
+    net.serve(b"s", "Gondor", heartbeat=1.0)
+    for _ in range(20):
+        net.wait(0.5)
+        net.say(b"s", word)
+    assert sorted(net.bus.nodes) == [b"Gondor", b"Rohan"]
+    assert net.bus.nodes[b"Gondor"].worker is net.bus.workers[S]

@@ -252,3 +252,10 @@ def test_failures_before_the_files_were_opened_again_count_no_more(
             store.write([])
         assert (store._db is not None) == is_open
     store.close()
+
+
+def test_nothing_of_an_interrupted_attempt_is_there_when_a_database_is_made(tmp_path: Path) -> None:
+    for left in ("", "-wal", "-shm", "-journal"):
+        (tmp_path / f"store.new{left}").write_bytes(b"half")
+    assert files._unfinished(tmp_path) == tmp_path / "store.new"
+    assert list(tmp_path.iterdir()) == []
