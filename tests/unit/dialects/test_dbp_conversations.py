@@ -9,6 +9,7 @@ import pytest
 
 from polybus.core import events
 from polybus.core.actions import Answer, Ask, Deny, Dismiss, Observed, Refuse
+from polybus.core.leases import Claim
 from polybus.core.model import Heartbeat
 from polybus.dialects.dbp_catalog import describe
 from polybus.dialects.port import Voice
@@ -278,3 +279,19 @@ def test_a_sign_of_life_of_a_service_counts_for_what_else_is_registered_on_its_c
         net.say(b"s", word)
     assert sorted(net.bus.nodes) == [b"Gondor", b"Rohan"]
     assert net.bus.nodes[b"Gondor"].worker is net.bus.workers[S]
+
+
+@pytest.mark.parametrize(("mover", "counts"), [(b"s", False), (b"other", True), (None, True)])
+def test_who_wants_to_move_a_node_cannot_show_meanwhile_that_it_is_there(
+    net: Network, mover: bytes | None, counts: bool
+) -> None:
+    net.serve(b"s", "Gondor", transport="none")
+    node = net.bus.nodes[b"Gondor"]
+    if mover is not None:
+        event = events.UpdateNode((DBP, mover), node.voice, b"Gondor", {})
+        net.bus.catalog.claims[b"Gondor"] = Claim(event, net.now, net.now + 1.0)
+    before = node.seen_at
+    net.now += 0.7
+    net.say(b"s", b"u.u")
+    assert node.seen_at == (net.now if counts else before)
+    assert net.replies(b"s") == []

@@ -6,6 +6,7 @@ import pytest
 
 from polybus.dialects import mmi
 from support.majordomo import TALKS, Household, Talk
+from support.wire_frames import Opaque
 
 
 @pytest.fixture
@@ -88,3 +89,10 @@ def test_a_question_without_a_body_asks_for_no_name(house: Household) -> None:
     assert mmi.answer(house.bus, b"mmi.service", []) == [b"404"]
     assert mmi.answer(house.bus, b"mmi.services", []) == [b"200", b"echo"]
     assert mmi.answer(house.bus, b"mmi.echo", []) == [b"501"]
+
+
+def test_a_frame_that_is_too_long_for_a_name_is_not_copied(house: Household) -> None:
+    name, large = Opaque(b"e" * 255), Opaque(b"e" * 256)
+    assert mmi.answer(house.bus, b"mmi.service", [name]) == [b"404"]
+    assert mmi.answer(house.bus, b"mmi.service", [large]) == [b"404"]
+    assert (name.copies, large.copies) == (1, 0)
