@@ -259,3 +259,34 @@ def test_nothing_of_an_interrupted_attempt_is_there_when_a_database_is_made(tmp_
         (tmp_path / f"store.new{left}").write_bytes(b"half")
     assert files._unfinished(tmp_path) == tmp_path / "store.new"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mark_has_nothing_of_what_an_interrupted_attempt_left(tmp_path: Path) -> None:
+    (tmp_path / "store.mark.new").write_bytes(b"x" * 100)
+    Mark.create(tmp_path / files.MARK, 7)
+    assert len((tmp_path / files.MARK).read_bytes()) == 32
+
+
+def test_only_a_folder_is_synced_as_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        files.sync_folder(tmp_path / "file")
+
+
+def test_a_statement_of_a_script_may_have_several_lines() -> None:
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    files.migrate(db, "CREATE TABLE x (\n  y\n);\nINSERT INTO x\nVALUES (7);\n")
+    assert db.execute("SELECT y FROM x").fetchall() == [(7,)]
+    db.close()
+
+
+def test_the_mark_of_a_backup_has_its_name_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore(tmp_path)
+    store.load()
+    synced: list[set[str]] = []
+    monkeypatch.setattr(
+        files, "sync_folder", lambda folder: synced.append({path.name for path in folder.iterdir()})
+    )
+    store.backup(tmp_path / "copy")
+    store.close()
+    assert synced[-1] == {files.DATABASE, files.MARK}

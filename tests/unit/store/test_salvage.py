@@ -418,3 +418,19 @@ def test_what_was_saved_is_read_again_from_the_disk(
     salvage(source, tmp_path / "new")
     # Once to make it, and once to verify what it has.
     assert jobs == [0, len(saved)]
+
+
+def test_of_a_table_that_the_meta_row_does_not_know_nothing_is_lost() -> None:
+    """An older version had fewer tables."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    for migration in sql.migrations():
+        files.migrate(db, migration)
+    report = Report("", "")
+    assert salvage_module._saved(db, "node", Meta(1, 0, {}), report) == []
+    assert [(told.expected, told.lost) for told in report.tables] == [(0, 0)]
+    db.close()
+
+
+def test_as_many_broken_rows_as_are_named_are_all() -> None:
+    report = Report("a", "b", [TableReport("job", 1, 6, [1, 2, 3, 4, 5])])
+    assert report.lines()[1] == "  job: 1 saved, 5 lost (broken: row 1, 2, 3, 4, 5)"
