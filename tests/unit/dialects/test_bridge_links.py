@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -402,7 +403,7 @@ def test_who_gives_a_request_back_and_can_still_reach_the_service_says_so_again(
     (given_back,) = [wire.read(frames) for frames in between.back]
     assert given_back == say.Return(b"x/0", "it would go in a circle")
     between.back.clear()
-    told = []
+    told: list[Any] = []
     while world.now < 1010.0 and not told:
         world.now += 0.01
         b.tick()
@@ -476,7 +477,8 @@ def test_of_what_was_answered_or_went_with_the_link_nothing_is_kept() -> None:
     peer, name = peer_at(a, "B"), request.token + b"/0"
     assert peer.worker is not None
     stop = Stop(peer.worker, request.token)
-    for ends in (lambda: peer.token_of(name), peer.begin):
+    endings: list[Callable[[], object]] = [lambda: peer.token_of(name), peer.begin]
+    for ends in endings:
         worker = peer.worker or stop.worker
         peer.deliver(worker, request)
         peer.pending[b"weather"] = None
@@ -504,7 +506,9 @@ def test_the_first_advert_of_a_link_says_that_it_is_all_there_is() -> None:
     peer = Peer(a.bus.bridging, 7, None)
     worker = peer_at(a, "B").worker
     assert worker is not None
-    many = {b"s%d" % number: ("A",) for number in range(wire.ADVERT_SERVICES + 1)}
+    many: dict[bytes, tuple[str, ...]] = {
+        b"s%d" % number: ("A",) for number in range(wire.ADVERT_SERVICES + 1)
+    }
 
     def told(offers: dict[bytes, tuple[str, ...]], withdrawn: list[bytes]) -> list[say.Advert]:
         adverts = [wire.read(frames) for frames in peer.advertise(Advertise(worker, offers, withdrawn))]

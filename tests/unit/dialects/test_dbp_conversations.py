@@ -262,7 +262,7 @@ def test_a_service_of_several_dialects_is_listed_with_all_of_them(net: Network) 
 
 
 def test_without_a_port_there_is_nowhere_to_ask_a_node(net: Network) -> None:
-    info = {"ip": "10.0.0.9", "interfaces": {"publisher": {"ip": "10.0.0.9", "port": 9}}}
+    info: dict[str, Any] = {"ip": "10.0.0.9", "interfaces": {"publisher": {"ip": "10.0.0.9", "port": 9}}}
     assert net.register(b"s", name="Rohan", **info)[0] == b"OwO"
     assert net.bus.nodes[b"Rohan"].reach is None
     assert net.dialled == {}

@@ -50,7 +50,7 @@ def test_a_large_frame_in_the_place_of_a_tag_is_a_bad_message() -> None:
         ([b"peer"], False, 1),
     ],
 )
-def test_where_a_tag_is_looked_for(frames: list[bytes], heard: bool, at: int) -> None:
+def test_where_a_tag_is_looked_for(frames: list[Any], heard: bool, at: int) -> None:
     calls: list[tuple[str, int]] = []
 
     def hear(link: int, frames: Any, at: int, now: float) -> None:

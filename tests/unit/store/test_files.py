@@ -147,7 +147,7 @@ def test_a_page_has_4096_bytes_whatever_sqlite_was_built_with(
     connect = sqlite3.connect
 
     def other(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        db = connect(*arguments, **options)
+        db: sqlite3.Connection = connect(*arguments, **options)
         db.execute("PRAGMA page_size = 8192")
         return db
 
