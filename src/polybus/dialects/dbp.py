@@ -241,14 +241,17 @@ class Dbp:
 
     def _signal(self, address: Address, voice: Voice, now: float) -> None:
         """Whoever is registered on this connection is there."""
-        nodes = () if address in self._bus.workers else nodes_on(self._bus, address)
+        worker = self._bus.workers.get(address)
+        nodes = nodes_on(self._bus, address)
         for node in nodes:
             # Nodes that are called elsewhere or not at all are no workers on this connection. One that it
             # wants to move meanwhile must show itself.
             claim = self._bus.catalog.claims.get(node.name)
-            if claim is None or claim.event.node != address:
+            if (worker is None or node.worker is not worker) and (
+                claim is None or claim.event.node != address
+            ):
                 beat(self._bus, node, now)
-        if not nodes:
+        if worker is not None or not nodes:
             self._bus.handle(events.Heard(address, voice), now)
 
     def _beat(self, address: Address, at: int, message: wire.Heartbeat, now: float) -> None:

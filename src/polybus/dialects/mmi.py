@@ -13,6 +13,8 @@ from polybus.core.model import Body
 from polybus.wire.frames import MAX_NAME_BYTES, Frame
 
 PREFIX: Final = b"mmi."
+# No service is called so: names are printable.
+NOBODYS: Final = b"\0"
 
 
 def answer(bus: Bus, service: bytes, body: Body) -> Body:
@@ -21,7 +23,8 @@ def answer(bus: Bus, service: bytes, body: Body) -> Body:
     if query is None:
         return [b"501"]
     frame: Frame = body[0] if body else b""
-    return query(bus, bytes(frame) if len(frame) <= MAX_NAME_BYTES else b"")
+    # No service has a longer name; it is not copied only to find that out.
+    return query(bus, bytes(frame) if len(frame) <= MAX_NAME_BYTES else NOBODYS)
 
 
 def _service(bus: Bus, name: bytes) -> Body:

@@ -133,3 +133,19 @@ def test_other_options_of_a_job_are_told_beside_its_context(version: int) -> Non
     found = set(order[6 if version == 2 else 5].decode().split(","))
     assert {"reply-requested", "retry-count:3", "timeout:7", "x-shop:7"} <= found
     assert any(item.startswith("attempt") for item in found) == (version > 0)
+
+
+def test_a_worker_of_ours_without_the_extension_is_told_no_attempt() -> None:
+    ex = broker()
+    emqp_worker(ex, OURS)
+    ask_by_emqp(ex, "retry-count:3")
+    order = ex.one(EMQP_WORKERS, OURS)
+    assert not any(item.startswith("attempt") for item in order[5].decode().split(","))
+
+
+def test_the_shortest_id_with_a_context_has_one_byte_of_its_own() -> None:
+    ex = broker()
+    parent = SPAN[0].removeprefix("traceparent:").encode()
+    ex.send(MDR, b"c", b"MDRC01", b"\x01", b"echo", b"1~" + parent, b"x")
+    (request,) = ex.bus.requests.values()
+    assert request.options.other == SPAN

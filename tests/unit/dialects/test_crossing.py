@@ -8,7 +8,14 @@ import pytest
 
 from polybus.core.actions import Refuse
 from polybus.core.model import Reason
-from polybus.dialects.crossing import MAX_ERROR_BYTES, error_body, error_text, read_error, single_frame
+from polybus.dialects.crossing import (
+    MAX_ERROR_BYTES,
+    error_body,
+    error_text,
+    read_error,
+    reason_of,
+    single_frame,
+)
 from polybus.errors import LocalProtocolError
 from support.wire_frames import Opaque
 
@@ -80,3 +87,20 @@ def test_more_than_one_frame_cannot_be_carried_by_everyone() -> None:
     assert single_frame([b"one"], "DBP") == b"one"
     with pytest.raises(LocalProtocolError, match="2 frames and DBP carries one"):
         single_frame([b"one", b"two"], "DBP")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("timeout", Reason.TIMEOUT),
+        ("timeout: it took 5 s", Reason.TIMEOUT),
+        ("rejected: no tea", Reason.REJECTED),
+        ("failed: no tea", Reason.FAILED),
+        ("no tea: rejected", Reason.FAILED),
+        ("timeouts", Reason.FAILED),
+        # What only a broker can say.
+        ("expired: by the worker", Reason.FAILED),
+    ],
+)
+def test_the_word_before_the_colon_is_the_reason_if_a_worker_may_say_it(error: str, reason: Reason) -> None:
+    assert reason_of(error) is reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from polybus.core.model import Limits
 from polybus.core.topics import wanted
 from polybus.dialects.pubsub import PublishEar, SubscribeEar, ebus_publication, emqp_publication
 from support.exchange import Exchange
@@ -67,3 +68,30 @@ def test_how_publications_are_written() -> None:
     assert emqp_publication(b"t", [b"a"]) == [b"t", b"a"]
     assert emqp_publication(b"t", [b"a", b"b"]) == [b"t", b"a", b"b"]
     assert emqp_publication(b"t", []) == [b"t", b""]
+
+
+@pytest.mark.parametrize(("frames", "is_taken"), [(1024, True), (1025, False)])
+def test_a_publication_has_at_most_1024_frames_of_data(ex: Exchange, frames: int, is_taken: bool) -> None:
+    ex.publish(IN, b"topic", *[b"x"] * frames)
+    assert [len(body) for _, body in ex.publications] == [frames] * is_taken
+    assert (ex.bus.counters.published, ex.bus.counters.invalid) == (is_taken, not is_taken)
+
+
+def test_as_many_prefixes_are_known_as_are_allowed() -> None:
+    ex = Exchange(Limits(subscriptions=2))
+    ear = SubscribeEar(ex.bus, "ebus")
+    ex.listen(OUT, ear)
+    for prefix in (b"A", b"B", b"C"):
+        ex.publish(OUT, b"\x01" + prefix)
+    assert [wanted(ex.bus, topic) for topic in (b"A", b"B", b"C")] == [True, True, False]
+    assert len(ear._wanted) == 2
+    # One that goes makes room for another.
+    ex.publish(OUT, b"\x00A")
+    ex.publish(OUT, b"\x01C")
+    assert [wanted(ex.bus, topic) for topic in (b"A", b"B", b"C")] == [False, True, True]
+
+
+def test_what_is_wanted_again_is_wanted(ex: Exchange) -> None:
+    for first in (b"\x01", b"\x00", b"\x01"):
+        ex.publish(OUT, first + b"A")
+        assert wanted(ex.bus, b"A") == (first == b"\x01")

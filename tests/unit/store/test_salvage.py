@@ -12,7 +12,7 @@ import pytest
 
 from polybus.core.ledger import Accepted
 from polybus.errors import ConfigError, StoreDamaged
-from polybus.store import files, sql
+from polybus.store import files, sql, verify
 from polybus.store import salvage as salvage_module
 from polybus.store.mark import Mark
 from polybus.store.memory import MemoryStore
@@ -350,3 +350,87 @@ def test_the_copy_that_salvage_works_on_is_gone_afterwards(source: Path, tmp_pat
         salvage(source, tmp_path / "new")
     with pytest.raises(ConfigError, match=r"there is no store\.db"):
         salvage(tmp_path / "nowhere", tmp_path / "another")
+
+
+def test_the_new_folder_may_be_anywhere(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "some" / "where" / "else"
+    assert salvage(source, target).is_whole
+    assert contents(target) == contents(source)
+
+
+def test_what_is_wrong_with_the_pages_is_told(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(db: sqlite3.Connection, path: Path) -> None:
+        raise StoreDamaged(str(path), "page 7 is torn")
+
+    monkeypatch.setattr(verify, "check_pages", torn)
+    with monkeypatch.context() as patch:
+        # The new store is whole.
+        patch.setattr(SqliteStore, "load", lambda self: None)
+        patch.setattr(SqliteStore, "write", lambda self, lines: None)
+        report = salvage(source, tmp_path / "new")
+    assert report.notes == ["page 7 is torn"]
+    assert not report.is_whole
+
+
+class TornUpwards(Torn):
+    """The same, but on the way down every row can be read."""
+
+    def execute(self, text: str, values: tuple[int, int]) -> Torn:
+        torn = self._torn
+        if text != sql.query("above", "job"):
+            self._torn = set()
+        try:
+            return super().execute(text, values)
+        finally:
+            self._torn = torn
+
+
+def test_rows_that_can_be_read_on_the_way_down_are_read_once() -> None:
+    db: Any = TornUpwards(range(1, 30), {5, 6, 20})
+    found = [row[0] for row in salvage_module._readable(db, "job")]
+    assert sorted(found) == list(range(1, 30))
+
+
+@pytest.mark.parametrize("torn", [{5, 7}, {5, 6, 8}])
+def test_a_single_row_between_two_that_are_torn_is_found(torn: set[int]) -> None:
+    db: Any = Torn(range(1, 30), torn)
+    found = [row[0] for row in salvage_module._readable(db, "job")]
+    assert sorted(found) == [row for row in range(1, 30) if row not in torn]
+
+
+def test_what_was_saved_is_read_again_from_the_disk(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = SqliteStore.load
+    jobs: list[int] = []
+
+    def counted(self: SqliteStore) -> Any:
+        found = load(self)
+        jobs.append(len(found.jobs))
+        return found
+
+    saved = contents(source)[0]
+    assert isinstance(saved, list)
+    assert saved
+    monkeypatch.setattr(SqliteStore, "load", counted)
+    salvage(source, tmp_path / "new")
+    # Once to make it, and once to verify what it has.
+    assert jobs == [0, len(saved)]
+
+
+def test_of_a_table_that_the_meta_row_does_not_know_nothing_is_lost() -> None:
+    """An older version had fewer tables."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    for migration in sql.migrations():
+        files.migrate(db, migration)
+    report = Report("", "")
+    assert salvage_module._saved(db, "node", Meta(1, 0, {}), report) == []
+    assert [(told.expected, told.lost) for told in report.tables] == [(0, 0)]
+    db.close()
+
+
+def test_as_many_broken_rows_as_are_named_are_all() -> None:
+    report = Report("a", "b", [TableReport("job", 1, 6, [1, 2, 3, 4, 5])])
+    assert report.lines()[1] == "  job: 1 saved, 5 lost (broken: row 1, 2, 3, 4, 5)"

@@ -234,3 +234,22 @@ def test_bodies_of_any_size(store: Store, size: int) -> None:
     store.write([Accepted(large), Accepted(job(2, body=b""))])
     assert store.load().jobs == [large, job(2, body=b"")]
     assert ledgers.everything(store)[0][0] == large
+
+
+def test_a_job_accepted_again_has_no_worker(store: Store) -> None:
+    store.write([Accepted(job(1)), Accepted(job(2)), Started(token(1), 1, "w"), Started(token(2), 1, "w")])
+    store.write([Accepted(job(1, body=b"new"))])
+    assert store.load().jobs == [job(1, body=b"new"), job(2, attempt=1, worker="w", due_at=0.0)]
+
+
+def test_a_job_accepted_again_is_not_put_off(store: Store) -> None:
+    store.write([Accepted(job(1)), Waiting(token(1), 1, 5.0, history(1))])
+    store.write([Accepted(job(1, body=b"new"))])
+    assert store.load().jobs == [job(1, body=b"new")]
+
+
+def test_a_job_accepted_again_is_not_dead_and_has_no_outcome(store: Store) -> None:
+    store.write([Ended(token(1), outcome(1), letter(1)), Ended(token(2), outcome(2), letter(2))])
+    store.write([Accepted(job(1))])
+    assert store.dead(9) == [letter(2)]
+    assert (store.outcome(token(1)), store.outcome(token(2))) == (None, outcome(2))
