@@ -157,6 +157,8 @@ def test_denied() -> None:
         assert dbp.read_as_node(dbp.write_denied(reasons, NOW_S, F, command)) == denied
     assert dbp.write_denied(reasons, NOW_S, F, dbp.DENIED_STRICT)[0] == b"(O_O)"
     assert dbp.read_as_node([b"(O_O)", FLOAT]) == dbp.Denied((), F)
+    assert dbp.read_as_node(dbp.write_denied([], NOW_S, F)) == dbp.Denied((), F)
+    assert dbp.read_as_node([b"OmO", FLOAT, b"one", b"", b"two"]) == dbp.Denied(("one", "two"), F)
     assert dbp.read_as_node([b"OmO", FLOAT, b"\xff"]) == dbp.Denied(("\ufffd",), F)
 
 
@@ -364,6 +366,7 @@ def test_too_many_frames_or_no_objects_are_refused(command: bytes, frames: list[
         (b"", ()),
         (b"Gondor,Rohan", (b"Gondor", b"Rohan")),
         (b" Gondor , Rohan,", (b"Gondor", b"Rohan")),
+        (b"X,XX , YX", (b"X", b"XX", b"YX")),
         (b",".join([b"x" * 200] * 3), (b"x" * 200,) * 3),
     ],
 )

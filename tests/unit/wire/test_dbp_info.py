@@ -160,6 +160,9 @@ def test_an_update_moves_both_places_that_name_the_socket() -> None:
     moved = dbp_info.changed(info, {"port": 9})
     assert moved.port == 9
     assert moved.interfaces == {"router": Interface("10.0.0.7", 9), "pub": Interface("10.0.0.7", 2)}
+    moved = dbp_info.changed(info, {"ip": "10.0.0.9"})
+    assert (moved.ip, moved.port) == ("10.0.0.9", 1)
+    assert moved.interfaces == {"router": Interface("10.0.0.9", 1), "pub": Interface("10.0.0.7", 2)}
     _, changes = dbp_info.read_changes(
         b'{"name":"Gondor","interfaces":{"router":{"ip":"::1","port":3}}}', TimeForm.FLOAT
     )
@@ -206,6 +209,27 @@ def test_a_catalog_is_an_object_with_a_limit() -> None:
             return dbp_info.MAX_CATALOG_BYTES + 1
 
     assert refused(lambda: dbp_info.read_catalog(Huge(b"{}"))) == "too_long"
+
+    class Largest(Opaque):
+        def __len__(self) -> int:
+            return dbp_info.MAX_CATALOG_BYTES
+
+    assert dbp_info.read_catalog(Largest(b"{}")) == {}
+
+
+@pytest.mark.parametrize(
+    ("info", "is_it"),
+    [
+        (NodeInfo(b"Gondor"), False),
+        (NodeInfo(b"Gondor", interfaces={"pub": Interface("10.0.0.7", 1)}), True),
+        (NodeInfo(b"Gondor", function="f", interfaces={"pub": Interface("10.0.0.7", 1)}), False),
+        (NodeInfo(b"Gondor", heartbeat_s=1.0, interfaces={"pub": Interface("10.0.0.7", 1)}), False),
+        (NodeInfo(b"Gondor", function="f"), False),
+        (NodeInfo(b"Gondor", heartbeat_s=1.0), False),
+    ],
+)
+def test_the_original_says_interfaces_and_neither_function_nor_heartbeat(info: NodeInfo, is_it: bool) -> None:
+    assert info.is_upstream_form == is_it
 
 
 @pytest.mark.parametrize(
@@ -256,6 +280,15 @@ def test_the_least_and_the_most_of_each_field(key: str, value: Any, field: str, 
     assert getattr(info, field) == expected
     # A service may say what it would be allowed to say.
     assert getattr(dbp_info.read_info(dbp_info.write_info(info), TimeForm.FLOAT), field) == expected
+
+
+@pytest.mark.parametrize(("opened", "inner", "closed"), [(b"[", b"", b"]"), (b'{"y":', b"1", b"}")])
+def test_an_entry_has_sixteen_levels_of_lists_or_objects(opened: bytes, inner: bytes, closed: bytes) -> None:
+    def entry(levels: int) -> bytes:
+        return b'{"name":"Gondor","x":' + opened * (levels - 1) + inner + closed * (levels - 1) + b"}"
+
+    assert dbp_info.read_info(entry(16), TimeForm.FLOAT).name == b"Gondor"
+    assert "16 levels" in reasons(entry(17))[0]
 
 
 def test_as_many_interfaces_and_frames_as_are_allowed() -> None:

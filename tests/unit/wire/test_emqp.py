@@ -133,6 +133,8 @@ def test_inform_of_a_scheduler() -> None:
     assert emqp.write_from_client(message) == given
     # The queues are unused there: whatever they are.
     assert emqp.read_from_client([T, b"INFORM", b"m1", b"anything", b"scheduler"]) == message
+    novel = [T, b"INFORM", b"m1", b"x" * (64 * 1024 + 1), b"scheduler"]
+    assert refused(lambda: emqp.read_from_client(novel)) == "too_long"
 
 
 @pytest.mark.conforms("EMQP-16")
@@ -306,6 +308,9 @@ def test_bodies_are_passed_on_untouched() -> None:
         lambda: emqp.write_from_client(emqp.Publish(b"m1", b"", emqp.NO_HEADERS, [])),
         lambda: emqp.write_from_client(emqp.Goodbye(b"")),
         lambda: emqp.write_from_worker(emqp.Ready(b"x" * 256)),
+        lambda: emqp.write_from_worker(emqp.Reply(b"", [b"x"])),
+        lambda: emqp.write_from_worker(emqp.Reply(b"", [b"x"], b"m0")),
+        lambda: emqp.write_from_worker(emqp.Reply(b"m1", [b"x"], b"x" * 256)),
         lambda: emqp.write_from_worker(emqp.Inform(b"m1", "worker", (emqp.Queue(-1, b"q"),))),
         lambda: emqp.write_from_worker(emqp.Inform(b"m1", "worker", (emqp.Queue(1, b""),))),
         lambda: emqp.write_from_worker(

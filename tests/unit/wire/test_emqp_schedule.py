@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from polybus.errors import LocalProtocolError
-from polybus.wire import emqp
+from polybus.wire import emqp, emqp_schedule
 from polybus.wire.emqp_schedule import MAX_CRON_BYTES, MAX_INTERVAL_S, MAX_MESSAGE_BYTES, identify
 from support.wire_frames import Opaque, refused
 
@@ -330,6 +330,30 @@ def test_a_job_without_one_of_its_six_parts_is_no_public_clients(part: str) -> N
     assert emqp.schedule_hash(emqp.Schedule(b"m1", b"q", changed)) != (
         emqp.schedule_hash(emqp.Schedule(b"m1", b"q", RUN))
     )
+
+
+def test_schedules_have_their_keys_where_sha1_is_allowed_for_nothing_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in Pythons that are built for FIPS."""
+
+    def strict_sha1(text: bytes, *, usedforsecurity: bool = True) -> Any:
+        if usedforsecurity:
+            raise ValueError("disabled for FIPS")
+        return sha1(text, usedforsecurity=False)
+
+    monkeypatch.setattr(emqp_schedule, "sha1", strict_sha1)
+    key = emqp.schedule_hash(emqp.Schedule(b"m1", b"q", b"text"))
+    assert key == hashlib.sha1(b"q\0text").hexdigest()
+
+
+def test_a_job_that_is_too_deep_to_be_written_is_no_public_clients() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert emqp_schedule._canonical(deep) is None
+    assert emqp_schedule._public_hash(["run", {**JOB, "args": deep}]) == ""
+    assert emqp_schedule._public_hash(["run", JOB]) != ""
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,19 @@ def test_anything_else_is_no_name(name: bytes) -> None:
         frames.check_name(name, "service name")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (b"", "queue name is 0 bytes; allowed are 1 to 255"),
+        (b"x" * 256, "queue name is 256 bytes; allowed are 1 to 255"),
+        (b"a\n", r"queue name is not printable text: b'a\\n'"),
+    ],
+)
+def test_what_is_wrong_with_a_name_is_told(name: bytes, words: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=words):
+        frames.read_name(name, "queue name")
+
+
 @pytest.mark.parametrize("value", [b"\x00", b"id", b"\xff" * 255])
 def test_an_id_is_any_bytes(value: bytes) -> None:
     assert frames.read_id(value) is value

@@ -151,6 +151,9 @@ def test_an_error_of_the_peer() -> None:
     assert said(GREETING + zmtp.write_error("you")) == [Greeted(0), Failed("you")]
     assert said(SUB + zmtp.write_error("bye")) == [*HELLO, Failed("bye")]
     assert said(SUB + b"\x04\x06\x05ERROR") == [*HELLO, Failed("")]
+    # It says how long its reason is; and any bytes may be in it.
+    assert said(SUB + b"\x04\x0b\x05ERROR\x02no..") == [*HELLO, Failed("no")]
+    assert said(SUB + b"\x04\x09\x05ERROR\x02n\xff") == [*HELLO, Failed("n\ufffd")]
 
 
 @pytest.mark.parametrize(
@@ -163,15 +166,19 @@ def test_an_error_of_the_peer() -> None:
         (GREETING[:12] + b"CURVE".ljust(20, b"\0") + bytes(32), "mechanism"),
         (GREETING + b"\x00\x02\x01a", "handshake"),
         (GREETING + zmtp.write_ping(1), "handshake"),
+        # A message is no READY, whatever it says.
+        (GREETING + b"\x00" + ready(b"SUB")[1:], "handshake"),
         (GREETING + b"\x04\x08\x05READY\x05a", "metadata"),
         (GREETING + b"\x04\x0b\x05READY\x00\x00\x00\x00\x00", "metadata"),
         (GREETING + b"\x04\x0c\x05READY\x01a\xff\xff\xff\xff", "metadata"),
         (SUB + b"\x08\x00", "flags"),
         (SUB + b"\x05\x00", "flags"),
         (SUB + b"\x02\x7f" + b"\xff" * 7, "too_long"),
+        (SUB + b"\x02\x01" + bytes(7), "too_long"),
         (SUB + b"\x00\x00\x02" + (zmtp.MAX_FRAME_BYTES + 1).to_bytes(8, "big"), "too_long"),
         (SUB + b"\x04\x00", "command"),
         (SUB + b"\x04\x05\x05PING", "command"),
+        (SUB + b"\x04\x05\x05PONG", "command"),
         (SUB + b"\x04\x02\x00a", "command"),
         (SUB + zmtp.write_ping(1, b"x" * 17), "command"),
         (SUB + b"\x04\x06\x04PING\x00", "command"),
@@ -182,6 +189,14 @@ def test_what_cannot_be_read(data: bytes, reason: str) -> None:
         with pytest.raises(RemoteProtocolError) as caught:
             said(data, step)
         assert caught.value.reason == reason
+
+
+def test_the_longest_frame_and_the_longest_context() -> None:
+    prefix = b"a" * (16 * 1024 - 1)
+    frame = b"\x02" + (16 * 1024).to_bytes(8, "big") + b"\x01" + prefix
+    assert said(SUB + frame) == [*HELLO, Subscription(True, prefix)]
+    assert said(SUB + zmtp.write_ping(0.1, b"x" * 16)) == [*HELLO, Ping(0.1, b"x" * 16)]
+    assert said(SUB + zmtp.write_ping(0)) == [*HELLO, Ping(0.0, b"")]
 
 
 def test_garbage_is_found_with_its_first_byte() -> None:
