@@ -134,6 +134,19 @@ def test_depth_is_limited() -> None:
     assert refused(lambda: bson.decode(deeper)) == "bad_bson"
 
 
+def test_depth_of_documents_is_limited_as_that_of_lists() -> None:
+    value: Any = None
+    for _ in range(bson.MAX_DEPTH):
+        value = {"l": value}
+    data = bson.encode({"l": value})
+    assert bson.decode(data) == {"l": value}
+    with pytest.raises(LocalProtocolError, match="nested"):
+        bson.encode({"l": {"l": value}})
+    field = b"\x03l\0" + data
+    deeper = (len(field) + 5).to_bytes(4, "little") + field + b"\0"
+    assert refused(lambda: bson.decode(deeper)) == "bad_bson"
+
+
 def test_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bson, "MAX_BYTES", 100)
     exact = bson.encode({"l": "x" * 87})

@@ -55,6 +55,9 @@ def test_a_tracestate_is_a_header_for_each_of_its_members() -> None:
     )
     assert as_headers(context) == {"traceparent": PARENT, "tracestate": "shop=a:1,other=2,third=x y"}
     assert from_headers(as_headers(context)) == context
+    assert as_headers(new_context(PARENT)) == {"traceparent": PARENT}
+    assert as_headers(NO_CONTEXT) == {}
+    assert from_headers({}) == from_headers({"tracestate": "a=1"}) == NO_CONTEXT
 
 
 @pytest.mark.parametrize("state", ["UPPER=1", "a", "a=b=c", "a=\x07", ",".join(["a=1"] * 33)])
@@ -98,7 +101,9 @@ def test_an_id_carries_it_as_far_as_there_is_room() -> None:
     assert len(add_to_id(b"i" * (MAX_ID_BYTES - 56), whole)) == MAX_ID_BYTES
 
 
-@pytest.mark.parametrize("name", [b"\xff" * 80, b"~" * 80, b"~".join([b"a" * 30] * 3), PARENT.encode() * 2])
+@pytest.mark.parametrize(
+    "name", [b"\xff" * 80, b"~" * 80, b"id~" + b"\xff" * 80, b"~".join([b"a" * 30] * 3), PARENT.encode() * 2]
+)
 def test_an_id_that_only_looks_like_it_is_an_id(name: bytes) -> None:
     assert find_in_id(name) == NO_CONTEXT
 

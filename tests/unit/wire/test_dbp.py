@@ -169,6 +169,8 @@ def test_reasons_have_limits_on_both_sides() -> None:
     assert dbp.read_as_node(frames) == dbp.Denied(("x" * 1024,) * 32, F)
     assert refused(lambda: dbp.read_as_node([*frames, b"one more"])) == "too_long"
     assert refused(lambda: dbp.read_as_node([b"OmO", FLOAT, Opaque(b"x" * 1025)])) == "too_long"
+    # A lone surrogate cannot be sent, and is no reason to say nothing.
+    assert dbp.write_denied(["a\ud800"], NOW_S, F) == [b"OmO", FLOAT, b"a?"]
 
 
 @pytest.mark.conforms("DBP-12")
@@ -308,6 +310,13 @@ def test_a_refused_registration_knows_how_to_deny_it(command: bytes, time: bytes
         dbp.read_from_node([command, time, b'{"port":0}'])
     assert caught.value.reasons == ("name is missing", "port must be a number from 1 to 65535")
     assert caught.value.form is form
+
+
+@pytest.mark.parametrize(("command", "word"), [(b"UwU", "REGISTRATION"), (b"UoU", "UPDATE")])
+def test_a_service_that_says_nothing_is_told_what_was_missing(command: bytes, word: str) -> None:
+    with pytest.raises(RegistrationRefused) as caught:
+        dbp.read_from_node([b"peer", command, FLOAT], 1)
+    assert caught.value.reasons == (f"{word} has 2 frames; it takes 3 or more",)
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,16 @@ def test_a_name_must_be_usable(name: Any) -> None:
         ("function", 1),
         ("function", "x" * (dbp_info.MAX_FUNCTION_CHARS + 1)),
         ("heartbeat", 0),
+        ("heartbeat", 0.00999),
         ("heartbeat", -1),
         ("heartbeat", True),
         ("heartbeat", "2"),
+        ("heartbeat_s", 86_400.5),
         ("heartbeat_s", 86_401),
         ("liveliness", 9),
+        ("liveliness", 9.995),
         ("liveliness", False),
+        ("liveliness", 86_400_000.5),
         ("liveliness", 86_400_001),
         ("credit", 0),
         ("credit", 1_000_001),
@@ -169,6 +173,9 @@ def test_an_update_moves_both_places_that_name_the_socket() -> None:
     moved = dbp_info.changed(info, changes)
     assert (moved.ip, moved.port) == ("::1", 3)
     assert moved.interfaces == {"router": Interface("::1", 3), "pub": Interface("10.0.0.7", 2)}
+    # Who names both is taken at its word.
+    moved = dbp_info.changed(info, {"ip": "10.0.0.8", "interfaces": {"router": Interface("10.0.0.9", 4)}})
+    assert (moved.ip, moved.interfaces["router"]) == ("10.0.0.8", Interface("10.0.0.9", 4))
 
 
 def test_the_catalog_has_the_address_where_the_originals_clients_look() -> None:

@@ -192,6 +192,7 @@ def test_ready() -> None:
         ([b""], "bad_name"),
         ([b"echo", b""], "bad_name"),
         ([Opaque(b"x" * 70_000), b"echo"], "too_long"),
+        ([b"x" * 70_000, b"echo", b"1"], "too_long"),
         ([b"", b"echo", b"0"], "bad_credit"),
         ([b"", b"echo", b"1000001"], "bad_credit"),
         ([b"", b"echo", b"00000001"], "bad_credit"),

@@ -95,6 +95,11 @@ def test_the_queue_of_unschedule_is_ignored_whatever_it_is(queue: bytes, form: l
     assert message == emqp.Unschedule(b"m1", b"", RUN, raw=(*head, b"", b"", *form))
 
 
+def test_the_longest_queue_of_unschedule_is_passed_on() -> None:
+    given = [T, b"UNSCHEDULE", b"m1", b"q" * 255, b"", RUN]
+    assert emqp.read_from_client(given) == emqp.Unschedule(b"m1", b"q" * 255, RUN, raw=(*given,))
+
+
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
@@ -230,6 +235,9 @@ def test_the_same_job_with_other_times(
         ((b'["poll", {"interval_secs": 1}]', 60, ""), (b'["poll", {}]', 60, "")),
         ((b'["poll", {"cron": "x"}]', 60, ""), (b'["poll", {}]', 60, "")),
         ((b"1", 5, ""), (b"1.0", 5, "")),
+        ((b"1", 5, ""), (b" 1", 5, "")),
+        ((b"text", 5, ""), (b"another text", 5, "")),
+        ((b'"text"', 5, ""), (b'"another text"', 5, "")),
         ((b"[1]", 5, ""), (b"[true]", 5, "")),
     ],
 )
@@ -373,6 +381,8 @@ def test_a_message_of_any_kind_can_be_scheduled_and_removed(message: bytes) -> N
         # Times in a message are those of its schedule only if they are the same.
         ({"do": 1, "interval_secs": 60}, 60, b"", True),
         ({"do": 1, "interval_secs": 60}, 61, b"", False),
+        ({"do": 1, "interval_secs": 60, "cron": "x"}, 60, b"", True),
+        ({"do": 1, "interval_secs": 60, "cron": "@daily"}, None, b"@daily", True),
         ({"do": 1, "cron": "* * * * *"}, None, b"* * * * *", True),
         ({"do": 1, "cron": "* * * * *"}, None, b"1 * * * *", False),
         ({"do": 1, "cron": "* * * * *"}, 60, b"", False),

@@ -96,6 +96,7 @@ EMQP = (
     (emqp.read_from_worker, [b"eMQP/1.0", b"READY", b"m1"]),
     (emqp.read_as_client, [b"eMQP/1.0", b"ACK", b"m1", b"m0", b'{"polybus":2}']),
     (emqp.read_as_client, [b"eMQP/1.0", b"HEARTBEAT", b"m1", b"1.5"]),
+    (emqp.read_publication, [b"news", b"one"]),
     (emqp.read_from_admin, [b"eMQP/1.0", b"STATUS", b"m1"]),
     (emqp.read_as_scheduler, [b"eMQP/1.0", b"KBYE", b"m1"]),
     (emqp.read_from_worker, [b"eMQP/1.0", b"PROGRESS", b"m1", b"t1", b"half"]),

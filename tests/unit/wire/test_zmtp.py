@@ -100,6 +100,30 @@ def test_what_is_not_asked_for_stays_unread() -> None:
     assert parser.unread == 2
 
 
+def test_what_was_read_is_not_kept_if_nobody_asks_for_more() -> None:
+    """Also if the peer's packets always end where one of its frames ends."""
+    parser = Parser()
+    parser.feed(SUB)
+    assert [parser.next() for _ in HELLO] == HELLO
+    tracemalloc.start()
+    try:
+        for _ in range(5_000):
+            parser.feed(b"\x00\xc8\x01" + bytes(199))
+            assert parser.next() == Subscription(True, bytes(199))
+            assert parser.unread == 0
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("have", range(9))
+def test_the_length_of_a_frame_is_not_guessed_from_a_part_of_it(have: int) -> None:
+    parser = Parser()
+    parser.feed(SUB + (b"\x02\x7f" + b"\xff" * 7)[:have])
+    assert [parser.next() for _ in range(len(HELLO) + 1)] == [*HELLO, None]
+    assert parser.unread == have
+
+
 # A message that says something; and one that says nothing to us and never ends.
 @pytest.mark.parametrize(
     ("frame", "says"),
