@@ -44,6 +44,10 @@ def test_the_form_of_the_time_is_remembered_and_echoed(time: bytes, form: TimeFo
     assert dbp.write_answer([b"{}"], NOW_S, message.form) == [b"o_O", time, b"{}"]
 
 
+def test_the_forms_have_names_that_a_store_keeps() -> None:
+    assert [form.value for form in TimeForm] == ["float", "double", "text"]
+
+
 @pytest.mark.parametrize("time", [b"1700000000", b"0", b"1700", b"0.000000", b"1" * 32])
 def test_the_time_may_be_any_decimal_text(time: bytes) -> None:
     assert read_time_form(time) is TimeForm.TEXT
@@ -309,6 +313,7 @@ def test_a_refused_registration_knows_how_to_deny_it(command: bytes, time: bytes
     with pytest.raises(RegistrationRefused) as caught:
         dbp.read_from_node([command, time, b'{"port":0}'])
     assert caught.value.reasons == ("name is missing", "port must be a number from 1 to 65535")
+    assert str(caught.value).endswith("name is missing; port must be a number from 1 to 65535")
     assert caught.value.form is form
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polybus.errors import LocalProtocolError
+from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.wire import dbp_info
 from polybus.wire.dbp_info import Interface, NodeInfo, RegistrationRefused
 from polybus.wire.dbp_time import TimeForm
@@ -210,6 +210,8 @@ def test_what_would_be_refused_is_not_written(info: NodeInfo) -> None:
 def test_a_catalog_is_an_object_with_a_limit() -> None:
     assert dbp_info.read_catalog(b'{"Gondor":{"port":1}}') == {"Gondor": {"port": 1}}
     assert refused(lambda: dbp_info.read_catalog(b"[]")) == "bad_json"
+    with pytest.raises(RemoteProtocolError, match=r"\bcatalog is a JSON list"):
+        dbp_info.read_catalog(b"[]")
 
     class Huge(Opaque):
         def __len__(self) -> int:

@@ -166,7 +166,7 @@ def test_bad_orders(at: int, frame: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize("at", [2, 3, 5])
-@pytest.mark.parametrize("frame", [b"", b"x" * 256])
+@pytest.mark.parametrize("frame", [b"", b"x" * 256, Opaque(b"t1")])
 def test_bad_answers(at: int, frame: bytes) -> None:
     given = [T, b"DONE", b"w1", b"t1", b"one", b"t2", b"two"]
     given[at] = frame
@@ -238,6 +238,7 @@ def test_what_json_cannot_carry_is_not_sent(token: bytes) -> None:
 def test_the_number_of_slots_has_six_digits_at_most() -> None:
     assert emqp.read_from_worker([T, b"SLOTS", b"w1", b"000007"]) == emqp.Slots(b"w1", 7)
     assert refused(lambda: emqp.read_from_worker([T, b"SLOTS", b"w1", b"0000007"])) == "bad_number"
+    assert refused(lambda: emqp.read_from_worker([T, b"SLOTS", b"w1", b"7", b""])) == "length"
 
 
 @pytest.mark.parametrize("number", [1, 100_000])

@@ -63,6 +63,14 @@ def test_schedule_of_public_clients() -> None:
     assert emqp.write_from_client(message) == by_cron
 
 
+def test_the_form_of_public_peers_is_written_unless_the_documents_is_asked_for() -> None:
+    scheduled = emqp.Schedule(b"m1", b"default", RUN, interval_s=10)
+    long = [T, b"SCHEDULE", b"m1", b"default", b"", b"10", RUN, b""]
+    assert emqp_schedule.write_schedule(scheduled, T) == long
+    removed = emqp.Unschedule(b"m1", b"default", RUN)
+    assert emqp_schedule.write_unschedule(removed, T)[5:] == [b"-1", RUN, b""]
+
+
 def test_frames_are_kept_for_an_external_scheduler() -> None:
     given = [T, b"SCHEDULE", b"m1", b"default", b" nohaste , x", b"0010", RUN, b"@daily"]
     message = emqp.read_from_client([b"peer", b"", *given], 2)

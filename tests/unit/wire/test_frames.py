@@ -61,6 +61,11 @@ def test_an_id_has_a_length(value: bytes) -> None:
     assert refused(lambda: frames.read_id(value)) == "bad_id"
     with pytest.raises(LocalProtocolError, match="request id"):
         frames.check_id(value)
+    for told in (frames.read_id, frames.check_id):
+        with pytest.raises((RemoteProtocolError, LocalProtocolError), match=r"\brequest id is"):
+            told(value)
+        with pytest.raises((RemoteProtocolError, LocalProtocolError), match=r"\btoken is"):
+            told(value, "token")
 
 
 @pytest.mark.parametrize("read", [frames.read_name, frames.read_id])

@@ -51,6 +51,9 @@ def test_our_handshake() -> None:
 
 def test_our_commands() -> None:
     assert zmtp.write_pong(b"ctx") == b"\x04\x08\x04PONGctx"
+    # The time to live is in tenths of a second.
+    assert zmtp.write_ping(2.5, b"ctx") == b"\x04\x0a\x04PING\x00\x19ctx"
+    assert zmtp.write_ping(100) == b"\x04\x07\x04PING\x03\xe8"
     assert zmtp.write_error("no") == b"\x04\x09\x05ERROR\x02no"
     assert zmtp.write_error("ü" * 300).endswith(b"?" * 255)
     assert zmtp.write_subscription(True, b"a") == b"\x04\x0b\x09SUBSCRIBEa"
@@ -158,6 +161,10 @@ def test_newer_minor_versions_and_other_properties_are_fine() -> None:
     assert said(greeting + bytes((4, len(command))) + command) == [Greeted(7), Ready(b"XSUB")]
 
 
+def test_a_peer_that_does_not_name_the_type_of_its_socket() -> None:
+    assert said(GREETING + b"\x04\x06\x05READY") == [Greeted(0), Ready(b"")]
+
+
 def test_messages_and_commands_that_say_nothing_to_us() -> None:
     found = said(
         SUB
@@ -186,6 +193,7 @@ def test_an_error_of_the_peer() -> None:
         (b"GET / HTTP/1.1", "no_zmtp"),
         (b"\x16\x03\x01", "no_zmtp"),
         (b"\xff" + bytes(8) + b"\x00", "old_zmtp"),
+        (b"\xff" + bytes(8) + b"\x7e", "old_zmtp"),
         (b"\xff" + bytes(8) + b"\x7f\x01", "old_zmtp"),
         (GREETING[:12] + b"CURVE".ljust(20, b"\0") + bytes(32), "mechanism"),
         (GREETING + b"\x00\x02\x01a", "handshake"),
@@ -221,6 +229,11 @@ def test_the_longest_frame_and_the_longest_context() -> None:
     assert said(SUB + frame) == [*HELLO, Subscription(True, prefix)]
     assert said(SUB + zmtp.write_ping(0.1, b"x" * 16)) == [*HELLO, Ping(0.1, b"x" * 16)]
     assert said(SUB + zmtp.write_ping(0)) == [*HELLO, Ping(0.0, b"")]
+
+
+def test_a_mechanism_that_is_not_spoken_is_told_by_its_name() -> None:
+    with pytest.raises(RemoteProtocolError, match="b'BOX';"):
+        said(GREETING[:12] + b"BOX".ljust(20, b"\0") + bytes(32))
 
 
 def test_garbage_is_found_with_its_first_byte() -> None:
