@@ -325,3 +325,9 @@ def test_a_worker_does_not_send_what_would_be_refused(message: mdr.WorkerMessage
 def test_a_client_does_not_send_what_would_be_refused(message: mdr.Request) -> None:
     with pytest.raises(LocalProtocolError):
         mdr.write_from_client(message)
+
+
+def test_a_request_and_a_pong_are_valid_from_a_worker_too() -> None:
+    given = [W, b"\x02", b"client", b"", b"id-1", b"one"]
+    assert mdr.read_from_worker(given) == mdr.Order(b"client", b"id-1", [b"one"])
+    assert mdr.read_from_worker([W, b"PONG"]) == mdr.Pong()
