@@ -75,6 +75,7 @@ EBUS = (
     (ebus.read_from_client, [b"EBC01", b"WORKERS", b"", b"id"]),
     (ebus.read_as_client, [b"EBW01", b"SERVICES", b"id", b"data"]),
     (ebus.read_as_client, [b"EBW01", b"WORKERS", b"id", b"data"]),
+    (ebus.read_as_client, [b"EBW01", b"WORKERS", b"", b"data"]),
     (ebus.read_from_worker, [b"EBW01", b"READY", b"", b"echo", b"16"]),
     (ebus.read_from_worker, [b"EBW01", b"REPLY", b"id", b"data"]),
     (ebus.read_from_worker, [b"EBW01", b"REJECT", b"id", b"data"]),
