@@ -130,6 +130,26 @@ def test_which_name_in_a_greeting_is_none_is_told(field: str, words: str) -> Non
         wire.read(hello(**{field: ""}))
 
 
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([b"HELLO", b"1", b"{"], r"\bHELLO cannot be read"),
+        ([b"ADVERT", b"{"], r"\bADVERT cannot be read"),
+        ([b"REQUEST", b"id", b"s", b"{"], r"\bREQUEST cannot be read"),
+        ([b"PUBLISH", b"t", b"{"], r"\bPUBLISH cannot be read"),
+        ([b"ADVERT", b'{"offers":{"":["A"]}}'], r"\bservice is 0 bytes"),
+        ([b"ADVERT", b'{"offers":{},"withdrawn":[""]}'], r"\bservice is 0 bytes"),
+        ([b"ADVERT", b'{"offers":{"s":[]}}'], r"\bpath has 0 brokers"),
+        ([b"ADVERT", b'{"offers":{"s":[""]}}'], r"\bpath names a broker ''"),
+        ([b"REQUEST", b"id", b"s", b'{"hops":[]}'], r"\bhops has 0 brokers"),
+        ([b"PUBLISH", b"t", b'{"origin":"A","number":1,"at":1,"hops":[]}'], r"\bhops has 0 brokers"),
+    ],
+)
+def test_which_part_of_a_message_is_wrong_is_told(frames: list[bytes], words: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=words):
+        wire.read([T, *frames])
+
+
 def test_words_for_people_are_read_even_if_they_are_no_text() -> None:
     assert wire.read([T, b"DENIED", b"r\xff", b"t\xff"]) == say.Denied("r\ufffd", "t\ufffd")
     assert wire.read([T, b"BYE", b"r\xff"]) == say.Bye("r\ufffd")

@@ -43,10 +43,42 @@ def test_large_integers_have_64_bits(number: int) -> None:
     assert bson.decode(data) == {"l": number}
 
 
+@pytest.mark.parametrize("number", [2**31 - 1, 2, 0, -2, -(2**31)])
+def test_other_integers_have_32_bits(number: int) -> None:
+    data = bson.encode({"l": number})
+    assert data[4] == 0x10
+    assert bson.decode(data) == {"l": number}
+
+
+def test_a_document_with_a_field_of_every_kind_keeps_their_order() -> None:
+    document = {
+        "yes": True,
+        "no": False,
+        "nothing": None,
+        "small": 7,
+        "large": 2**40,
+        "part": 0.25,
+        "text": "x",
+        "list": [True, None, "y"],
+        "inner": {"yes": True, "after": 1},
+        "": "no name",
+        "last": False,
+    }
+    decoded = bson.decode(bson.encode(document))
+    assert decoded == document
+    assert list(decoded) == list(document)
+
+
 def test_workers_as_a_list_of_documents() -> None:
     entries = [{"id": "w1", "service": "echo", "load": 2}, {"id": "w2", "service": "sum", "load": 0}]
     assert bson.decode(bson.encode({"l": entries})) == {"l": entries}
     assert unpack_bson(pack_bson(entries)) == entries
+
+
+def test_a_text_may_be_empty() -> None:
+    data = bytes.fromhex("0d000000026c00010000000000")
+    assert bson.encode({"l": ""}) == data
+    assert bson.decode(data) == {"l": ""}
 
 
 def test_undefined_is_none() -> None:
@@ -63,8 +95,9 @@ def test_undefined_is_none() -> None:
         "05000000" + "01",
         "0500000000" + "00",
         "ffffffff00",
-        # a name that does not end
+        # names that do not end
         "080000000a6c6c00",
+        "09000000016c6c6c00",
         # a value that is cut off: int32, double, text, boolean, document
         "0a000000106c00010000",
         "0a000000016c00010000",
@@ -97,6 +130,19 @@ def test_depth_is_limited() -> None:
     with pytest.raises(LocalProtocolError, match="nested"):
         bson.encode({"l": [value]})
     field = b"\x04l\0" + data
+    deeper = (len(field) + 5).to_bytes(4, "little") + field + b"\0"
+    assert refused(lambda: bson.decode(deeper)) == "bad_bson"
+
+
+def test_depth_of_documents_is_limited_as_that_of_lists() -> None:
+    value: Any = None
+    for _ in range(bson.MAX_DEPTH):
+        value = {"l": value}
+    data = bson.encode({"l": value})
+    assert bson.decode(data) == {"l": value}
+    with pytest.raises(LocalProtocolError, match="nested"):
+        bson.encode({"l": {"l": value}})
+    field = b"\x03l\0" + data
     deeper = (len(field) + 5).to_bytes(4, "little") + field + b"\0"
     assert refused(lambda: bson.decode(deeper)) == "bad_bson"
 

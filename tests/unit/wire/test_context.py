@@ -20,6 +20,7 @@ from polybus.wire.context import (
     write_context,
 )
 from polybus.wire.frames import MAX_ID_BYTES
+from support.wire_frames import refused
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -54,6 +55,9 @@ def test_a_tracestate_is_a_header_for_each_of_its_members() -> None:
     )
     assert as_headers(context) == {"traceparent": PARENT, "tracestate": "shop=a:1,other=2,third=x y"}
     assert from_headers(as_headers(context)) == context
+    assert as_headers(new_context(PARENT)) == {"traceparent": PARENT}
+    assert as_headers(NO_CONTEXT) == {}
+    assert from_headers({}) == from_headers({"tracestate": "a=1"}) == NO_CONTEXT
 
 
 @pytest.mark.parametrize("state", ["UPPER=1", "a", "a=b=c", "a=\x07", ",".join(["a=1"] * 33)])
@@ -93,10 +97,13 @@ def test_an_id_carries_it_as_far_as_there_is_room() -> None:
     assert add_to_id(b"i" * 220, whole) == b"i" * 220
     assert add_to_id(b"i~d", whole) == b"i~d"
     assert add_to_id(b"id", NO_CONTEXT) == b"id"
+    assert add_to_id(b"id", new_context(PARENT)) == b"id~" + PARENT.encode()
     assert len(add_to_id(b"i" * (MAX_ID_BYTES - 56), whole)) == MAX_ID_BYTES
 
 
-@pytest.mark.parametrize("name", [b"\xff" * 80, b"~" * 80, b"~".join([b"a" * 30] * 3), PARENT.encode() * 2])
+@pytest.mark.parametrize(
+    "name", [b"\xff" * 80, b"~" * 80, b"id~" + b"\xff" * 80, b"~".join([b"a" * 30] * 3), PARENT.encode() * 2]
+)
 def test_an_id_that_only_looks_like_it_is_an_id(name: bytes) -> None:
     assert find_in_id(name) == NO_CONTEXT
 
@@ -116,7 +123,17 @@ def test_an_order_with_a_context_has_a_word_of_its_own() -> None:
     # Nobody's work depends on it.
     frames[5] = b"\xff" * 5000
     assert mdr.read_as_worker(frames) == mdr.Order(b"token", b"id", [b"x", b"y"])
+    frames[5] = b"\xff"
+    assert mdr.read_as_worker(frames) == mdr.Order(b"token", b"id", [b"x", b"y"])
     assert read_context(b"") == NO_CONTEXT
+
+
+def test_an_order_with_a_context_has_a_body_frame_at_least() -> None:
+    context = new_context(PARENT)
+    frames = mdr.write_traced_order(b"token", b"id", context, [])
+    assert frames[6:] == [b""]
+    assert mdr.read_as_worker(frames) == mdr.Order(b"token", b"id", [b""], context)
+    assert refused(lambda: mdr.read_as_worker(frames[:6])) == "short"
 
 
 def test_a_tracestate_of_as_much_as_is_allowed_is_whole() -> None:
@@ -164,6 +181,7 @@ def test_an_id_has_room_for_the_state_or_not_by_one_byte() -> None:
     assert add_to_id(b"i" * (MAX_ID_BYTES - 55), alone) == b"i" * (MAX_ID_BYTES - 55)
     # The shortest id that has one.
     assert find_in_id(b"i~" + PARENT.encode()) == alone
+    assert find_in_id(b"~" + PARENT.encode()) == NO_CONTEXT
 
 
 def test_a_frame_with_a_context_has_a_largest_size() -> None:

@@ -44,6 +44,10 @@ def test_the_form_of_the_time_is_remembered_and_echoed(time: bytes, form: TimeFo
     assert dbp.write_answer([b"{}"], NOW_S, message.form) == [b"o_O", time, b"{}"]
 
 
+def test_the_forms_have_names_that_a_store_keeps() -> None:
+    assert [form.value for form in TimeForm] == ["float", "double", "text"]
+
+
 @pytest.mark.parametrize("time", [b"1700000000", b"0", b"1700", b"0.000000", b"1" * 32])
 def test_the_time_may_be_any_decimal_text(time: bytes) -> None:
     assert read_time_form(time) is TimeForm.TEXT
@@ -157,6 +161,8 @@ def test_denied() -> None:
         assert dbp.read_as_node(dbp.write_denied(reasons, NOW_S, F, command)) == denied
     assert dbp.write_denied(reasons, NOW_S, F, dbp.DENIED_STRICT)[0] == b"(O_O)"
     assert dbp.read_as_node([b"(O_O)", FLOAT]) == dbp.Denied((), F)
+    assert dbp.read_as_node(dbp.write_denied([], NOW_S, F)) == dbp.Denied((), F)
+    assert dbp.read_as_node([b"OmO", FLOAT, b"one", b"", b"two"]) == dbp.Denied(("one", "two"), F)
     assert dbp.read_as_node([b"OmO", FLOAT, b"\xff"]) == dbp.Denied(("\ufffd",), F)
 
 
@@ -167,6 +173,8 @@ def test_reasons_have_limits_on_both_sides() -> None:
     assert dbp.read_as_node(frames) == dbp.Denied(("x" * 1024,) * 32, F)
     assert refused(lambda: dbp.read_as_node([*frames, b"one more"])) == "too_long"
     assert refused(lambda: dbp.read_as_node([b"OmO", FLOAT, Opaque(b"x" * 1025)])) == "too_long"
+    # A lone surrogate cannot be sent, and is no reason to say nothing.
+    assert dbp.write_denied(["a\ud800"], NOW_S, F) == [b"OmO", FLOAT, b"a?"]
 
 
 @pytest.mark.conforms("DBP-12")
@@ -305,7 +313,15 @@ def test_a_refused_registration_knows_how_to_deny_it(command: bytes, time: bytes
     with pytest.raises(RegistrationRefused) as caught:
         dbp.read_from_node([command, time, b'{"port":0}'])
     assert caught.value.reasons == ("name is missing", "port must be a number from 1 to 65535")
+    assert str(caught.value).endswith("name is missing; port must be a number from 1 to 65535")
     assert caught.value.form is form
+
+
+@pytest.mark.parametrize(("command", "word"), [(b"UwU", "REGISTRATION"), (b"UoU", "UPDATE")])
+def test_a_service_that_says_nothing_is_told_what_was_missing(command: bytes, word: str) -> None:
+    with pytest.raises(RegistrationRefused) as caught:
+        dbp.read_from_node([b"peer", command, FLOAT], 1)
+    assert caught.value.reasons == (f"{word} has 2 frames; it takes 3 or more",)
 
 
 @pytest.mark.parametrize(
@@ -364,6 +380,7 @@ def test_too_many_frames_or_no_objects_are_refused(command: bytes, frames: list[
         (b"", ()),
         (b"Gondor,Rohan", (b"Gondor", b"Rohan")),
         (b" Gondor , Rohan,", (b"Gondor", b"Rohan")),
+        (b"X,XX , YX", (b"X", b"XX", b"YX")),
         (b",".join([b"x" * 200] * 3), (b"x" * 200,) * 3),
     ],
 )

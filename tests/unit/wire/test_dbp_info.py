@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polybus.errors import LocalProtocolError
+from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.wire import dbp_info
 from polybus.wire.dbp_info import Interface, NodeInfo, RegistrationRefused
 from polybus.wire.dbp_time import TimeForm
@@ -84,12 +84,16 @@ def test_a_name_must_be_usable(name: Any) -> None:
         ("function", 1),
         ("function", "x" * (dbp_info.MAX_FUNCTION_CHARS + 1)),
         ("heartbeat", 0),
+        ("heartbeat", 0.00999),
         ("heartbeat", -1),
         ("heartbeat", True),
         ("heartbeat", "2"),
+        ("heartbeat_s", 86_400.5),
         ("heartbeat_s", 86_401),
         ("liveliness", 9),
+        ("liveliness", 9.995),
         ("liveliness", False),
+        ("liveliness", 86_400_000.5),
         ("liveliness", 86_400_001),
         ("credit", 0),
         ("credit", 1_000_001),
@@ -160,12 +164,18 @@ def test_an_update_moves_both_places_that_name_the_socket() -> None:
     moved = dbp_info.changed(info, {"port": 9})
     assert moved.port == 9
     assert moved.interfaces == {"router": Interface("10.0.0.7", 9), "pub": Interface("10.0.0.7", 2)}
+    moved = dbp_info.changed(info, {"ip": "10.0.0.9"})
+    assert (moved.ip, moved.port) == ("10.0.0.9", 1)
+    assert moved.interfaces == {"router": Interface("10.0.0.9", 1), "pub": Interface("10.0.0.7", 2)}
     _, changes = dbp_info.read_changes(
         b'{"name":"Gondor","interfaces":{"router":{"ip":"::1","port":3}}}', TimeForm.FLOAT
     )
     moved = dbp_info.changed(info, changes)
     assert (moved.ip, moved.port) == ("::1", 3)
     assert moved.interfaces == {"router": Interface("::1", 3), "pub": Interface("10.0.0.7", 2)}
+    # Who names both is taken at its word.
+    moved = dbp_info.changed(info, {"ip": "10.0.0.8", "interfaces": {"router": Interface("10.0.0.9", 4)}})
+    assert (moved.ip, moved.interfaces["router"]) == ("10.0.0.8", Interface("10.0.0.9", 4))
 
 
 def test_the_catalog_has_the_address_where_the_originals_clients_look() -> None:
@@ -200,12 +210,35 @@ def test_what_would_be_refused_is_not_written(info: NodeInfo) -> None:
 def test_a_catalog_is_an_object_with_a_limit() -> None:
     assert dbp_info.read_catalog(b'{"Gondor":{"port":1}}') == {"Gondor": {"port": 1}}
     assert refused(lambda: dbp_info.read_catalog(b"[]")) == "bad_json"
+    with pytest.raises(RemoteProtocolError, match=r"\bcatalog is a JSON list"):
+        dbp_info.read_catalog(b"[]")
 
     class Huge(Opaque):
         def __len__(self) -> int:
             return dbp_info.MAX_CATALOG_BYTES + 1
 
     assert refused(lambda: dbp_info.read_catalog(Huge(b"{}"))) == "too_long"
+
+    class Largest(Opaque):
+        def __len__(self) -> int:
+            return dbp_info.MAX_CATALOG_BYTES
+
+    assert dbp_info.read_catalog(Largest(b"{}")) == {}
+
+
+@pytest.mark.parametrize(
+    ("info", "is_it"),
+    [
+        (NodeInfo(b"Gondor"), False),
+        (NodeInfo(b"Gondor", interfaces={"pub": Interface("10.0.0.7", 1)}), True),
+        (NodeInfo(b"Gondor", function="f", interfaces={"pub": Interface("10.0.0.7", 1)}), False),
+        (NodeInfo(b"Gondor", heartbeat_s=1.0, interfaces={"pub": Interface("10.0.0.7", 1)}), False),
+        (NodeInfo(b"Gondor", function="f"), False),
+        (NodeInfo(b"Gondor", heartbeat_s=1.0), False),
+    ],
+)
+def test_the_original_says_interfaces_and_neither_function_nor_heartbeat(info: NodeInfo, is_it: bool) -> None:
+    assert info.is_upstream_form == is_it
 
 
 @pytest.mark.parametrize(
@@ -256,6 +289,15 @@ def test_the_least_and_the_most_of_each_field(key: str, value: Any, field: str, 
     assert getattr(info, field) == expected
     # A service may say what it would be allowed to say.
     assert getattr(dbp_info.read_info(dbp_info.write_info(info), TimeForm.FLOAT), field) == expected
+
+
+@pytest.mark.parametrize(("opened", "inner", "closed"), [(b"[", b"", b"]"), (b'{"y":', b"1", b"}")])
+def test_an_entry_has_sixteen_levels_of_lists_or_objects(opened: bytes, inner: bytes, closed: bytes) -> None:
+    def entry(levels: int) -> bytes:
+        return b'{"name":"Gondor","x":' + opened * (levels - 1) + inner + closed * (levels - 1) + b"}"
+
+    assert dbp_info.read_info(entry(16), TimeForm.FLOAT).name == b"Gondor"
+    assert "16 levels" in reasons(entry(17))[0]
 
 
 def test_as_many_interfaces_and_frames_as_are_allowed() -> None:

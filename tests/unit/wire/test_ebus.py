@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polybus.errors import LocalProtocolError
+from polybus.errors import LocalProtocolError, RemoteProtocolError
 from polybus.wire import ebus
 from polybus.wire.frames import MAX_BODY_FRAMES
 from support.wire_frames import Opaque, refused
@@ -192,6 +192,7 @@ def test_ready() -> None:
         ([b""], "bad_name"),
         ([b"echo", b""], "bad_name"),
         ([Opaque(b"x" * 70_000), b"echo"], "too_long"),
+        ([b"x" * 70_000, b"echo", b"1"], "too_long"),
         ([b"", b"echo", b"0"], "bad_credit"),
         ([b"", b"echo", b"1000001"], "bad_credit"),
         ([b"", b"echo", b"00000001"], "bad_credit"),
@@ -416,6 +417,20 @@ def test_how_many_frames_a_worker_may_send(frames: list[bytes], least: int, most
     assert refused(lambda: ebus.read_from_worker([*whole, b"1"])) == "length"
     if least > 2:
         assert refused(lambda: ebus.read_from_worker(whole[: least - 1])) == "length"
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([C, b"REJECT", b"id", b"1", b"2"], "REJECT has 5 frames; it takes 2 to 4"),
+        ([C, b"SERVICES", b"", b"id", b"1"], "a query has 5 frames; it takes 2 to 4"),
+        ([C, b"PING", *[b"1"] * MAX_BODY_FRAMES], "Ping has 1026 frames; it takes 2 to 1024"),
+    ],
+)
+def test_how_many_frames_a_message_takes_is_told(frames: list[bytes], words: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        ebus.read_from_client(frames)
+    assert str(caught.value).endswith(words)
 
 
 @pytest.mark.parametrize("word", [b"SERVICES", b"WORKERS"])

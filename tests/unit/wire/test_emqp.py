@@ -51,6 +51,8 @@ def test_receipt() -> None:
     assert emqp.receipt_of(emqp.Reply(b"m2", [b"m1"], b"m0")) == b""
     assert emqp.receipt_of(emqp.Reply(b"m2", [b""])) == b""
     assert emqp.receipt_of(emqp.Reply(b"m2", [b"x" * 256])) == b""
+    for named in (b"x", b"x" * 255):
+        assert emqp.receipt_of(emqp.Reply(b"m2", [named])) == named
 
 
 @pytest.mark.conforms("EMQP-7")
@@ -60,6 +62,11 @@ def test_heartbeat() -> None:
     assert emqp.write_heartbeat(b"m1", 1510000000.25) == emqp.write_from_client(message) == given
     assert emqp.read_from_worker(given) == emqp.read_as_worker(given) == message
     assert emqp.read_from_client([*given[:3], b"1510000000"]) == emqp.Heartbeat(b"m1", 1510000000.0)
+
+
+def test_the_longest_timestamp() -> None:
+    given = [T, b"HEARTBEAT", b"m1", b"1.5".rjust(64, b"0")]
+    assert emqp.read_from_worker(given) == emqp.Heartbeat(b"m1", 1.5)
 
 
 @pytest.mark.parametrize("stamp", [b"", b"now", b"nan", b"inf", b"1e999", b"\xff", b"1" * 65, Opaque(b"1")])
@@ -133,6 +140,8 @@ def test_inform_of_a_scheduler() -> None:
     assert emqp.write_from_client(message) == given
     # The queues are unused there: whatever they are.
     assert emqp.read_from_client([T, b"INFORM", b"m1", b"anything", b"scheduler"]) == message
+    novel = [T, b"INFORM", b"m1", b"x" * (64 * 1024 + 1), b"scheduler"]
+    assert refused(lambda: emqp.read_from_client(novel)) == "too_long"
 
 
 @pytest.mark.conforms("EMQP-16")
@@ -165,6 +174,7 @@ def test_queues(text: bytes, queues: list[tuple[int, bytes]]) -> None:
     ("text", "reason"),
     [
         (b"default", "bad_queues"),
+        (b"\xff", "bad_queues"),
         (b'[["default", 10]]', "bad_queues"),
         (b'[[10, "default"]', "bad_queues"),
         (b"[40, 'email'],", "bad_queues"),
@@ -306,6 +316,9 @@ def test_bodies_are_passed_on_untouched() -> None:
         lambda: emqp.write_from_client(emqp.Publish(b"m1", b"", emqp.NO_HEADERS, [])),
         lambda: emqp.write_from_client(emqp.Goodbye(b"")),
         lambda: emqp.write_from_worker(emqp.Ready(b"x" * 256)),
+        lambda: emqp.write_from_worker(emqp.Reply(b"", [b"x"])),
+        lambda: emqp.write_from_worker(emqp.Reply(b"", [b"x"], b"m0")),
+        lambda: emqp.write_from_worker(emqp.Reply(b"m1", [b"x"], b"x" * 256)),
         lambda: emqp.write_from_worker(emqp.Inform(b"m1", "worker", (emqp.Queue(-1, b"q"),))),
         lambda: emqp.write_from_worker(emqp.Inform(b"m1", "worker", (emqp.Queue(1, b""),))),
         lambda: emqp.write_from_worker(

@@ -7,7 +7,7 @@ import pytest
 from polybus.errors import LocalProtocolError
 from polybus.wire import emqp
 from polybus.wire.emqp_inform import MAX_EXTENSION_BYTES, MAX_HOLDING, write_extension
-from support.wire_frames import refused
+from support.wire_frames import Opaque, refused
 
 T = b"eMQP/1.0"
 
@@ -166,7 +166,7 @@ def test_bad_orders(at: int, frame: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize("at", [2, 3, 5])
-@pytest.mark.parametrize("frame", [b"", b"x" * 256])
+@pytest.mark.parametrize("frame", [b"", b"x" * 256, Opaque(b"t1")])
 def test_bad_answers(at: int, frame: bytes) -> None:
     given = [T, b"DONE", b"w1", b"t1", b"one", b"t2", b"two"]
     given[at] = frame
@@ -184,6 +184,30 @@ def test_how_many_are_in_one_message(count: int) -> None:
     ):
         with pytest.raises(LocalProtocolError, match=f"{count} jobs"):
             write()
+
+
+@pytest.mark.parametrize("count", [1, 64])
+def test_the_fewest_and_the_most_in_one_message(count: int) -> None:
+    jobs = [emqp.Request(b"t%d" % number, b"email", emqp.NO_HEADERS, [b"x"]) for number in range(count)]
+    assert emqp.read_as_worker(emqp.write_orders(b"b1", jobs)) == emqp.Orders(b"b1", jobs)
+    answers = [(b"t%d" % number, b"x") for number in range(count)]
+    written = emqp.write_done(b"w1", answers)
+    assert len(written) == 3 + 2 * count
+    assert emqp.read_from_worker(written) == emqp.Done(b"w1", answers)
+    assert emqp.write_from_worker(emqp.Done(b"w1", answers)) == written
+
+
+def test_headers_in_a_large_frame_are_read_and_compared_with_nothing() -> None:
+    given = [*ORDERS[:9], Opaque(b"attempt:2"), b""]
+    assert emqp.read_as_worker(given) == emqp.read_as_worker([*ORDERS[:9], b"attempt:2", b""])
+
+
+def test_jobs_with_the_same_headers_and_with_others_follow_each_other() -> None:
+    texts = [b"", b"", b"attempt:1", b"attempt:1", b"attempt:2", b"", b"attempt:2"]
+    frames = [frame for text in texts for frame in (b"t", b"email", text, b"x")]
+    read = emqp.read_as_worker([T, b"ORDERS", b"b1", *frames])
+    assert isinstance(read, emqp.Orders)
+    assert [job.headers.attempt for job in read.jobs] == [0, 0, 1, 1, 2, 0, 2]
 
 
 def test_jobs_are_not_cut_in_two() -> None:
@@ -209,6 +233,12 @@ def test_the_attempt_is_a_header() -> None:
 def test_what_json_cannot_carry_is_not_sent(token: bytes) -> None:
     with pytest.raises(LocalProtocolError):
         write_extension(2, [token])
+
+
+def test_the_number_of_slots_has_six_digits_at_most() -> None:
+    assert emqp.read_from_worker([T, b"SLOTS", b"w1", b"000007"]) == emqp.Slots(b"w1", 7)
+    assert refused(lambda: emqp.read_from_worker([T, b"SLOTS", b"w1", b"0000007"])) == "bad_number"
+    assert refused(lambda: emqp.read_from_worker([T, b"SLOTS", b"w1", b"7", b""])) == "length"
 
 
 @pytest.mark.parametrize("number", [1, 100_000])

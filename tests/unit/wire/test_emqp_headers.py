@@ -68,6 +68,7 @@ def test_each_header(text: bytes, headers: Headers) -> None:
         (b"{}", NO_HEADERS),
         (b' {"reply-requested": true, "retry-count": 3} ', Headers(reply_requested=True, retry_count=3)),
         (b'{"guarantee": false, "timeout": "9", "x": 1, "y": null}', Headers(timeout_s=9, other=("x:1",))),
+        (b'{"x": false, "y": true}', Headers(other=("y",))),
         (b"a" * 1000, Headers(other=("a" * 1000,))),
     ],
 )
@@ -194,4 +195,13 @@ def test_only_short_texts_are_kept(length: int, is_kept: bool) -> None:
     before = emqp_headers._read_cached.cache_info()
     read_headers(b"b" * length)
     after = emqp_headers._read_cached.cache_info()
+    assert (after.hits + after.misses > before.hits + before.misses) == is_kept
+
+
+@pytest.mark.parametrize(("other", "is_kept"), [((), True), (("b" * 300,), False)])
+def test_headers_of_others_are_written_and_not_kept(other: tuple[str, ...], is_kept: bool) -> None:
+    """Unknown headers may be long, and each of them another one."""
+    before = emqp_headers._write_cached.cache_info()
+    write_headers(Headers(guarantee=True, other=other))
+    after = emqp_headers._write_cached.cache_info()
     assert (after.hits + after.misses > before.hits + before.misses) == is_kept

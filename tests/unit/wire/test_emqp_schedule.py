@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from polybus.errors import LocalProtocolError
-from polybus.wire import emqp
+from polybus.wire import emqp, emqp_schedule
 from polybus.wire.emqp_schedule import MAX_CRON_BYTES, MAX_INTERVAL_S, MAX_MESSAGE_BYTES, identify
 from support.wire_frames import Opaque, refused
 
@@ -63,6 +63,14 @@ def test_schedule_of_public_clients() -> None:
     assert emqp.write_from_client(message) == by_cron
 
 
+def test_the_form_of_public_peers_is_written_unless_the_documents_is_asked_for() -> None:
+    scheduled = emqp.Schedule(b"m1", b"default", RUN, interval_s=10)
+    long = [T, b"SCHEDULE", b"m1", b"default", b"", b"10", RUN, b""]
+    assert emqp_schedule.write_schedule(scheduled, T) == long
+    removed = emqp.Unschedule(b"m1", b"default", RUN)
+    assert emqp_schedule.write_unschedule(removed, T)[5:] == [b"-1", RUN, b""]
+
+
 def test_frames_are_kept_for_an_external_scheduler() -> None:
     given = [T, b"SCHEDULE", b"m1", b"default", b" nohaste , x", b"0010", RUN, b"@daily"]
     message = emqp.read_from_client([b"peer", b"", *given], 2)
@@ -93,6 +101,11 @@ def test_the_queue_of_unschedule_is_ignored_whatever_it_is(queue: bytes, form: l
     message = emqp.read_from_client([*head, queue, b"", *form])
     # Public schedulers decode every frame, so they get none that is no text.
     assert message == emqp.Unschedule(b"m1", b"", RUN, raw=(*head, b"", b"", *form))
+
+
+def test_the_longest_queue_of_unschedule_is_passed_on() -> None:
+    given = [T, b"UNSCHEDULE", b"m1", b"q" * 255, b"", RUN]
+    assert emqp.read_from_client(given) == emqp.Unschedule(b"m1", b"q" * 255, RUN, raw=(*given,))
 
 
 @pytest.mark.parametrize(
@@ -230,6 +243,9 @@ def test_the_same_job_with_other_times(
         ((b'["poll", {"interval_secs": 1}]', 60, ""), (b'["poll", {}]', 60, "")),
         ((b'["poll", {"cron": "x"}]', 60, ""), (b'["poll", {}]', 60, "")),
         ((b"1", 5, ""), (b"1.0", 5, "")),
+        ((b"1", 5, ""), (b" 1", 5, "")),
+        ((b"text", 5, ""), (b"another text", 5, "")),
+        ((b'"text"', 5, ""), (b'"another text"', 5, "")),
         ((b"[1]", 5, ""), (b"[true]", 5, "")),
     ],
 )
@@ -332,6 +348,30 @@ def test_a_job_without_one_of_its_six_parts_is_no_public_clients(part: str) -> N
     )
 
 
+def test_schedules_have_their_keys_where_sha1_is_allowed_for_nothing_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in Pythons that are built for FIPS."""
+
+    def strict_sha1(text: bytes, *, usedforsecurity: bool = True) -> Any:
+        if usedforsecurity:
+            raise ValueError("disabled for FIPS")
+        return sha1(text, usedforsecurity=False)
+
+    monkeypatch.setattr(emqp_schedule, "sha1", strict_sha1)
+    key = emqp.schedule_hash(emqp.Schedule(b"m1", b"q", b"text"))
+    assert key == hashlib.sha1(b"q\0text").hexdigest()
+
+
+def test_a_job_that_is_too_deep_to_be_written_is_no_public_clients() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert emqp_schedule._canonical(deep) is None
+    assert emqp_schedule._public_hash(["run", {**JOB, "args": deep}]) == ""
+    assert emqp_schedule._public_hash(["run", JOB]) != ""
+
+
 @pytest.mark.parametrize(
     "message", [b"\xff", b"[" * 100_000, b"5", b'"text"', b"[]", b'["run"]', b'["run", 5]']
 )
@@ -349,6 +389,8 @@ def test_a_message_of_any_kind_can_be_scheduled_and_removed(message: bytes) -> N
         # Times in a message are those of its schedule only if they are the same.
         ({"do": 1, "interval_secs": 60}, 60, b"", True),
         ({"do": 1, "interval_secs": 60}, 61, b"", False),
+        ({"do": 1, "interval_secs": 60, "cron": "x"}, 60, b"", True),
+        ({"do": 1, "interval_secs": 60, "cron": "@daily"}, None, b"@daily", True),
         ({"do": 1, "cron": "* * * * *"}, None, b"* * * * *", True),
         ({"do": 1, "cron": "* * * * *"}, None, b"1 * * * *", False),
         ({"do": 1, "cron": "* * * * *"}, 60, b"", False),

@@ -37,6 +37,19 @@ def test_anything_else_is_no_name(name: bytes) -> None:
         frames.check_name(name, "service name")
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (b"", "queue name is 0 bytes; allowed are 1 to 255"),
+        (b"x" * 256, "queue name is 256 bytes; allowed are 1 to 255"),
+        (b"a\n", r"queue name is not printable text: b'a\\n'"),
+    ],
+)
+def test_what_is_wrong_with_a_name_is_told(name: bytes, words: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=words):
+        frames.read_name(name, "queue name")
+
+
 @pytest.mark.parametrize("value", [b"\x00", b"id", b"\xff" * 255])
 def test_an_id_is_any_bytes(value: bytes) -> None:
     assert frames.read_id(value) is value
@@ -48,6 +61,11 @@ def test_an_id_has_a_length(value: bytes) -> None:
     assert refused(lambda: frames.read_id(value)) == "bad_id"
     with pytest.raises(LocalProtocolError, match="request id"):
         frames.check_id(value)
+    for told in (frames.read_id, frames.check_id):
+        with pytest.raises((RemoteProtocolError, LocalProtocolError), match=r"\brequest id is"):
+            told(value)
+        with pytest.raises((RemoteProtocolError, LocalProtocolError), match=r"\btoken is"):
+            told(value, "token")
 
 
 @pytest.mark.parametrize("read", [frames.read_name, frames.read_id])

@@ -185,3 +185,7 @@ def test_answers_of_workers_may_have_no_body_frame() -> None:
     given = [W, b"\x03", b"client", b""]
     assert mdp1.read_from_worker(given) == mdp1.WorkerFinal(b"client", [])
     assert mdp1.read_as_worker([W, b"\x02", b"client", b""]) == mdp1.Order(b"client", [])
+
+
+def test_a_request_is_valid_from_a_worker_too() -> None:
+    assert mdp1.read_from_worker([W, b"\x02", b"client", b"", b"one"]) == mdp1.Order(b"client", [b"one"])

@@ -220,3 +220,7 @@ def test_answers_of_workers_may_have_no_body_frame() -> None:
     assert mdp2.read_from_worker([W, b"\x03", *envelope]) == mdp2.WorkerPartial(b"client", [])
     assert mdp2.read_from_worker([W, b"\x04", *envelope]) == mdp2.WorkerFinal(b"client", [])
     assert mdp2.read_as_worker([W, b"\x02", *envelope]) == mdp2.Order(b"client", [])
+
+
+def test_a_request_is_valid_from_a_worker_too() -> None:
+    assert mdp2.read_from_worker([W, b"\x02", b"client", b"", b"one"]) == mdp2.Order(b"client", [b"one"])

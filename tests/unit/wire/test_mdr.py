@@ -62,6 +62,15 @@ def test_the_short_way_reads_a_good_final_and_nothing_else() -> None:
     assert mdr.split_final([*good, *[b""] * MAX_BODY_FRAMES], 1) is None
 
 
+@pytest.mark.parametrize("length", [1, 255])
+def test_the_short_ways_take_the_shortest_and_the_longest_id(length: int) -> None:
+    long = b"x" * length
+    assert mdr.split_request([C, b"\x01", long, b"id-1", b"one"], 0, {}) == (long, b"id-1", [b"one"])
+    assert mdr.split_request([C, b"\x01", b"echo", long, b"one"], 0, {}) == (b"echo", long, [b"one"])
+    assert mdr.split_final([W, b"\x04", long, b"", b"id-1", b"one"], 0) == (long, b"id-1", [b"one"])
+    assert mdr.split_final([W, b"\x04", b"client", b"", long, b"one"], 0) == (b"client", long, [b"one"])
+
+
 @pytest.mark.conforms("MDR-12")
 def test_ready() -> None:
     given = [W, b"\x01", b"echo"]
@@ -316,3 +325,9 @@ def test_a_worker_does_not_send_what_would_be_refused(message: mdr.WorkerMessage
 def test_a_client_does_not_send_what_would_be_refused(message: mdr.Request) -> None:
     with pytest.raises(LocalProtocolError):
         mdr.write_from_client(message)
+
+
+def test_a_request_and_a_pong_are_valid_from_a_worker_too() -> None:
+    given = [W, b"\x02", b"client", b"", b"id-1", b"one"]
+    assert mdr.read_from_worker(given) == mdr.Order(b"client", b"id-1", [b"one"])
+    assert mdr.read_from_worker([W, b"PONG"]) == mdr.Pong()

@@ -51,6 +51,9 @@ def test_our_handshake() -> None:
 
 def test_our_commands() -> None:
     assert zmtp.write_pong(b"ctx") == b"\x04\x08\x04PONGctx"
+    # The time to live is in tenths of a second.
+    assert zmtp.write_ping(2.5, b"ctx") == b"\x04\x0a\x04PING\x00\x19ctx"
+    assert zmtp.write_ping(100) == b"\x04\x07\x04PING\x03\xe8"
     assert zmtp.write_error("no") == b"\x04\x09\x05ERROR\x02no"
     assert zmtp.write_error("ü" * 300).endswith(b"?" * 255)
     assert zmtp.write_subscription(True, b"a") == b"\x04\x0b\x09SUBSCRIBEa"
@@ -100,6 +103,30 @@ def test_what_is_not_asked_for_stays_unread() -> None:
     assert parser.unread == 2
 
 
+def test_what_was_read_is_not_kept_if_nobody_asks_for_more() -> None:
+    """Also if the peer's packets always end where one of its frames ends."""
+    parser = Parser()
+    parser.feed(SUB)
+    assert [parser.next() for _ in HELLO] == HELLO
+    tracemalloc.start()
+    try:
+        for _ in range(5_000):
+            parser.feed(b"\x00\xc8\x01" + bytes(199))
+            assert parser.next() == Subscription(True, bytes(199))
+            assert parser.unread == 0
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("have", range(9))
+def test_the_length_of_a_frame_is_not_guessed_from_a_part_of_it(have: int) -> None:
+    parser = Parser()
+    parser.feed(SUB + (b"\x02\x7f" + b"\xff" * 7)[:have])
+    assert [parser.next() for _ in range(len(HELLO) + 1)] == [*HELLO, None]
+    assert parser.unread == have
+
+
 # A message that says something; and one that says nothing to us and never ends.
 @pytest.mark.parametrize(
     ("frame", "says"),
@@ -134,6 +161,10 @@ def test_newer_minor_versions_and_other_properties_are_fine() -> None:
     assert said(greeting + bytes((4, len(command))) + command) == [Greeted(7), Ready(b"XSUB")]
 
 
+def test_a_peer_that_does_not_name_the_type_of_its_socket() -> None:
+    assert said(GREETING + b"\x04\x06\x05READY") == [Greeted(0), Ready(b"")]
+
+
 def test_messages_and_commands_that_say_nothing_to_us() -> None:
     found = said(
         SUB
@@ -151,6 +182,9 @@ def test_an_error_of_the_peer() -> None:
     assert said(GREETING + zmtp.write_error("you")) == [Greeted(0), Failed("you")]
     assert said(SUB + zmtp.write_error("bye")) == [*HELLO, Failed("bye")]
     assert said(SUB + b"\x04\x06\x05ERROR") == [*HELLO, Failed("")]
+    # It says how long its reason is; and any bytes may be in it.
+    assert said(SUB + b"\x04\x0b\x05ERROR\x02no..") == [*HELLO, Failed("no")]
+    assert said(SUB + b"\x04\x09\x05ERROR\x02n\xff") == [*HELLO, Failed("n\ufffd")]
 
 
 @pytest.mark.parametrize(
@@ -159,19 +193,24 @@ def test_an_error_of_the_peer() -> None:
         (b"GET / HTTP/1.1", "no_zmtp"),
         (b"\x16\x03\x01", "no_zmtp"),
         (b"\xff" + bytes(8) + b"\x00", "old_zmtp"),
+        (b"\xff" + bytes(8) + b"\x7e", "old_zmtp"),
         (b"\xff" + bytes(8) + b"\x7f\x01", "old_zmtp"),
         (GREETING[:12] + b"CURVE".ljust(20, b"\0") + bytes(32), "mechanism"),
         (GREETING + b"\x00\x02\x01a", "handshake"),
         (GREETING + zmtp.write_ping(1), "handshake"),
+        # A message is no READY, whatever it says.
+        (GREETING + b"\x00" + ready(b"SUB")[1:], "handshake"),
         (GREETING + b"\x04\x08\x05READY\x05a", "metadata"),
         (GREETING + b"\x04\x0b\x05READY\x00\x00\x00\x00\x00", "metadata"),
         (GREETING + b"\x04\x0c\x05READY\x01a\xff\xff\xff\xff", "metadata"),
         (SUB + b"\x08\x00", "flags"),
         (SUB + b"\x05\x00", "flags"),
         (SUB + b"\x02\x7f" + b"\xff" * 7, "too_long"),
+        (SUB + b"\x02\x01" + bytes(7), "too_long"),
         (SUB + b"\x00\x00\x02" + (zmtp.MAX_FRAME_BYTES + 1).to_bytes(8, "big"), "too_long"),
         (SUB + b"\x04\x00", "command"),
         (SUB + b"\x04\x05\x05PING", "command"),
+        (SUB + b"\x04\x05\x05PONG", "command"),
         (SUB + b"\x04\x02\x00a", "command"),
         (SUB + zmtp.write_ping(1, b"x" * 17), "command"),
         (SUB + b"\x04\x06\x04PING\x00", "command"),
@@ -182,6 +221,19 @@ def test_what_cannot_be_read(data: bytes, reason: str) -> None:
         with pytest.raises(RemoteProtocolError) as caught:
             said(data, step)
         assert caught.value.reason == reason
+
+
+def test_the_longest_frame_and_the_longest_context() -> None:
+    prefix = b"a" * (16 * 1024 - 1)
+    frame = b"\x02" + (16 * 1024).to_bytes(8, "big") + b"\x01" + prefix
+    assert said(SUB + frame) == [*HELLO, Subscription(True, prefix)]
+    assert said(SUB + zmtp.write_ping(0.1, b"x" * 16)) == [*HELLO, Ping(0.1, b"x" * 16)]
+    assert said(SUB + zmtp.write_ping(0)) == [*HELLO, Ping(0.0, b"")]
+
+
+def test_a_mechanism_that_is_not_spoken_is_told_by_its_name() -> None:
+    with pytest.raises(RemoteProtocolError, match="b'BOX';"):
+        said(GREETING[:12] + b"BOX".ljust(20, b"\0") + bytes(32))
 
 
 def test_garbage_is_found_with_its_first_byte() -> None:
