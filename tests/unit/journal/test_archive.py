@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
+import select
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from polybus.errors import ConfigError
+from polybus.journal import archive as archive_module
 from polybus.journal import lock
-from polybus.journal.archive import TIDY_S, Archive, Keep, main, run
+from polybus.journal.archive import (
+    LOOK_ALONE_S,
+    LOOK_BUSY_S,
+    LOOK_S,
+    RETRY_S,
+    TIDY_S,
+    Archive,
+    Attention,
+    Keep,
+    be_modest,
+    main,
+    run,
+)
 from polybus.journal.archiver import SEGMENTS, Archiver
 from polybus.journal.log import STATE, LogHead, log_files, write_batch, write_head
+from polybus.journal.pace import Pace
 from polybus.journal.progress import read_progress
 from polybus.journal.reader import segment_files
 from polybus.journal.record import Row
@@ -258,3 +277,187 @@ def test_hours_of_different_days(logs: Logs, tmp_path: Path) -> None:
     told = Told(tmp_path)
     told.work()
     assert len({path.parent.parent for path in (tmp_path / SEGMENTS).rglob("*.parquet")}) == 3
+
+
+def test_a_segment_that_cannot_be_compacted_is_told_and_counted(logs: Logs, tmp_path: Path) -> None:
+    for number in range(3):
+        logs.write(rows(number, 1))
+        logs.archive()
+    broken = segment_files(tmp_path)[1]
+    broken.write_bytes(b"PAR1 no")
+    told = Told(tmp_path, Keep(days=1000.0, compact_after_s=0.0))
+    assert told.work()
+    (line,) = told.lines
+    assert line.startswith(f"damage: {broken}: the segment cannot be read: ")
+    assert line.endswith("; it stays as it is")
+    assert read_progress(tmp_path).damage == 1
+    # There may be other segments to join: it is tidied up again at once, and says nothing twice.
+    assert not told.archive.is_tidy
+    assert told.work()
+    assert told.archive.is_tidy
+    assert (len(told.lines), read_progress(tmp_path).damage) == (1, 1)
+
+
+# -- the process ----------------------------------------------------------------------------------
+
+
+class Patient:
+    """Somebody who waits without waiting, and hears of the end after so many times."""
+
+    def __init__(self, alone: bool, times: int) -> None:
+        self.alone = alone
+        self.ended = False
+        self.waits: list[float] = []
+        self._times = times
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.ended = len(self.waits) == self._times
+
+
+def run_patiently(journal: Path, patient: Patient) -> int:
+    return archive_module._run(journal, Keep(36_500.0), patient, False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("alone", "pause"), [(True, LOOK_ALONE_S), (False, LOOK_S)])
+def test_it_looks_again_after_a_pause_until_it_is_to_end(
+    logs: Logs, tmp_path: Path, alone: bool, pause: float
+) -> None:
+    logs.write(rows(0, 2))
+    patient = Patient(alone, 3)
+    assert run_patiently(tmp_path, patient) == 0
+    assert patient.waits == [pause] * 3
+    assert len(everything(tmp_path)) == 2
+    assert not log_files(tmp_path / "open")
+    # Somebody else may archive now.
+    held = lock.take(tmp_path)
+    assert held is not None
+    os.close(held)
+
+
+def test_what_cannot_be_done_is_tried_again_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Archive, "work", lambda _: False)
+    patient = Patient(True, 2)
+    assert run_patiently(tmp_path, patient) == 1
+    assert patient.waits == [RETRY_S] * 2
+
+
+def test_a_busy_machine_is_looked_at_again_until_the_end_is_near(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Archive, "may_wait", lambda _: True)
+    logs.write(rows(0, 2))
+    patient = Patient(False, 3)
+    # The last turn does not wait for a better time.
+    assert run_patiently(tmp_path, patient) == 0
+    assert patient.waits == [LOOK_BUSY_S] * 3
+    assert not log_files(tmp_path / "open")
+
+
+def test_whether_it_may_wait_depends_on_how_much_there_is(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(Pace, "may_wait", lambda _, waiting_bytes: bool(asked.append(waiting_bytes)) or True)
+    path = logs.write(rows(0, 2))
+    assert Told(tmp_path).archive.may_wait() is True
+    assert asked == [path.stat().st_size]
+
+
+def test_a_folder_that_cannot_be_used_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    in_the_way = tmp_path / "journal"
+    in_the_way.touch()
+    patient = Patient(True, 2)
+    monkeypatch.setattr(archive_module, "Attention", lambda alone: patient)
+    assert run(in_the_way, Keep(), alone=True) == 1
+    assert patient.waits == [RETRY_S] * 2
+    assert capfd.readouterr().err.count("cannot begin") == 3
+
+
+@pytest.fixture
+def selects(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], float, list[int]]]:
+    """What was waited for, how long at most, and what was there; a signal comes while it begins to wait."""
+    found: list[tuple[list[int], float, list[int]]] = []
+    signals = [signal.SIGTERM]
+
+    def selecting(files: list[int], _: Any, __: Any, seconds: float) -> Any:
+        if signals:
+            signal.raise_signal(signals.pop())
+        ready = select.select(files, [], [], 0)
+        found.append((files, seconds, ready[0]))
+        return ready
+
+    monkeypatch.setattr(archive_module, "select", SimpleNamespace(select=selecting))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_alone_it_ends_at_a_signal(number: signal.Signals) -> None:
+    attention = Attention(alone=True)
+    assert not attention.ended
+    signal.raise_signal(number)
+    assert attention.ended
+
+
+def test_a_signal_wakes_whoever_is_waiting(selects: list[tuple[list[int], float, list[int]]]) -> None:
+    attention = Attention(alone=True)
+    attention.wait(60.0)
+    attention.wait(60.0)
+    (files, first, ready), (_, second, _) = selects
+    assert (first, ready) == (60.0, files)
+    # It is known by now that the end is near.
+    assert (attention.ended, second) == (True, 0)
+
+
+def test_at_the_side_of_a_broker_signals_do_not_end_it(
+    selects: list[tuple[list[int], float, list[int]]],
+) -> None:
+    reading, writing = os.pipe()
+    before = os.dup(0)
+    os.dup2(reading, 0)
+    try:
+        attention = Attention(alone=False)
+        attention.wait(60.0)
+        assert not attention.ended
+        # A word of the broker is news, and not the end.
+        os.write(writing, b"..")
+        attention.wait(60.0)
+        assert not attention.ended
+        os.close(writing)
+        attention.wait(60.0)
+        assert attention.ended
+    finally:
+        os.dup2(before, 0)
+        for file in (before, reading):
+            os.close(file)
+    assert [ready for _, _, ready in selects] == [[], [0], [0]]
+    assert [seconds for _, seconds, _ in selects] == [60.0] * 3
+
+
+@pytest.fixture
+def _arrow_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = pa.cpu_count(), pa.io_thread_count(), pa.default_memory_pool()
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield
+    pa.set_cpu_count(before[0])
+    pa.set_io_thread_count(before[1])
+    pa.set_memory_pool(before[2])
+
+
+@pytest.mark.usefixtures("_arrow_as_it_was")
+def test_a_process_that_does_nothing_else_takes_one_processor_and_does_without_pandas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pa.set_cpu_count(3)
+    pa.set_io_thread_count(3)
+    be_modest()
+    assert (pa.cpu_count(), pa.io_thread_count()) == (1, 1)
+    assert pa.default_memory_pool().backend_name == "system"
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="pandas"):
+        importlib.import_module("pandas")
+    # Whatever else is imported is found.
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    assert importlib.util.find_spec("this") is not None
