@@ -21,6 +21,7 @@ from polybus.errors import ConfigError
 from polybus.journal import archive as archive_module
 from polybus.journal import lock
 from polybus.journal.archive import (
+    LOCK_S,
     LOOK_ALONE_S,
     LOOK_BUSY_S,
     LOOK_S,
@@ -32,6 +33,7 @@ from polybus.journal.archive import (
     be_modest,
     main,
     run,
+    say,
 )
 from polybus.journal.archiver import SEGMENTS, Archiver
 from polybus.journal.log import STATE, LogHead, log_files, write_batch, write_head
@@ -461,3 +463,187 @@ def test_a_process_that_does_nothing_else_takes_one_processor_and_does_without_p
     # Whatever else is imported is found.
     monkeypatch.delitem(sys.modules, "this", raising=False)
     assert importlib.util.find_spec("this") is not None
+
+
+def test_it_says_that_it_is_there_before_it_has_done_anything(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    progress = read_progress(tmp_path)
+    assert (progress.pid, progress.at, progress.held, progress.trouble) == (os.getpid(), told.now, "", "")
+    assert (tmp_path / "open").is_dir()
+    assert (tmp_path / SEGMENTS).is_dir()
+
+
+def test_a_journal_in_order_is_no_news(logs: Logs, tmp_path: Path) -> None:
+    logs.write(rows(0, 5))
+    told = Told(tmp_path)
+    assert told.work()
+    assert told.work()
+    assert told.lines == []
+
+
+def test_the_last_of_several_damaged_places_is_remembered_after_a_restart(logs: Logs, tmp_path: Path) -> None:
+    paths = [logs.write(rows(number, 1)) for number in range(4)]
+    for path in paths[1:]:
+        path.write_bytes(path.read_bytes()[:-3])
+    told = Told(tmp_path)
+    assert told.work()
+    progress = read_progress(tmp_path)
+    assert (progress.damage, progress.last_damage.startswith(str(paths[-1]))) == (3, True)
+    assert [str(path) in line for path, line in zip(paths[1:], told.lines, strict=True)] == [True] * 3
+    again = Told(tmp_path).archive.progress
+    assert (again.damage, again.last_damage) == (3, progress.last_damage)
+
+
+def test_an_error_without_a_file_has_none_in_its_words(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    logs.write(rows(0, 5))
+    told = Told(tmp_path)
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", refuse)
+    assert not told.work()
+    assert read_progress(tmp_path).trouble == "No space left on device"
+    assert told.lines == ["cannot archive: No space left on device; it is tried again"]
+
+
+def test_a_full_disk_gets_room_by_what_is_too_old(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    logs.write(rows(0, 5))
+    logs.archive()
+    logs.write(rows(5, 5))
+    told = Told(tmp_path, Keep(days=1.0))
+    told.now += 86_400.0
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", refuse)
+    assert not told.work()
+    assert not segment_files(tmp_path)
+    assert told.archive.progress.removed_hours == 1
+
+
+def test_what_was_let_go_is_counted_over_restarts(logs: Logs, tmp_path: Path) -> None:
+    logs.write(rows(0, 5))
+    logs.archive()
+    told = Told(tmp_path, Keep(days=1.0))
+    told.now += 86_400.0
+    assert told.work()
+    (size,) = [line.split()[-2] for line in told.lines]
+    assert int(size) > 0
+    (line,) = told.lines
+    hour = "2023-11-14T22"
+    assert line == f"let go of 1 hours, from {hour} to {hour}: 5 rows, {size} bytes"
+    for progress in (read_progress(tmp_path), Told(tmp_path).archive.progress):
+        assert (progress.removed_hours, progress.removed_rows) == (1, 5)
+
+
+def test_what_was_compacted_is_told(logs: Logs, tmp_path: Path) -> None:
+    for number in range(3):
+        logs.write(rows(number, 2))
+        logs.archive()
+    told = Told(tmp_path, Keep(days=1000.0, compact_after_s=0.0))
+    assert told.work()
+    (path,) = (tmp_path / COMPACTED).rglob("*.parquet")
+    assert told.lines == [f"compacted 3 segments with 6 rows into {path.name}"]
+
+
+def test_it_is_tidy_until_the_next_look_is_due(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    assert not told.archive.is_tidy
+    assert told.work()
+    assert told.archive.is_tidy
+    told.now += TIDY_S - 1
+    assert told.archive.is_tidy
+    told.now += 1
+    assert not told.archive.is_tidy
+
+
+def read_upto(journal: Path, name: str, upto: int, at: float) -> None:
+    (journal / READERS).mkdir(exist_ok=True)
+    (journal / READERS / f"{name}.json").write_text(f'{{"name": "{name}", "upto": {upto}, "at": {at}}}')
+
+
+def test_who_holds_what_was_compacted_is_told_until_it_has_read_it(logs: Logs, tmp_path: Path) -> None:
+    for number in range(3):
+        logs.write(rows(number, 1))
+        logs.archive()
+    told = Told(tmp_path, Keep(days=1000.0, compact_after_s=0.0))
+    read_upto(tmp_path, "tables", 1, told.now)
+    assert told.work()
+    # What was compacted is removed in the next turn, which finds who needs it.
+    assert told.work()
+    why = "tables has read up to 1 only"
+    assert (read_progress(tmp_path).held, told.lines[1:]) == (why, [f"old segments stay: {why}"])
+    read_upto(tmp_path, "tables", 3, told.now)
+    told.now += TIDY_S
+    assert told.work()
+    assert (read_progress(tmp_path).held, len(told.lines)) == ("", 2)
+    assert not list((tmp_path / SEGMENTS).rglob("*.parquet"))
+
+
+def test_readers_for_whom_nobody_waits_any_more_are_told_once(tmp_path: Path) -> None:
+    told = Told(tmp_path)
+    for name in ("tables", "charts"):
+        read_upto(tmp_path, name, 1, told.now - 8 * 86_400.0)
+    for _ in range(3):
+        assert told.work()
+        assert read_progress(tmp_path).stale == "charts.json, tables.json"
+        told.now += TIDY_S
+    assert told.lines == ["nobody waits for charts.json, tables.json any more: not a word for a week"]
+    # They are back.
+    for name in ("tables", "charts"):
+        read_upto(tmp_path, name, 1, told.now)
+    assert told.work()
+    assert (read_progress(tmp_path).stale, len(told.lines)) == ("", 1)
+
+
+def test_a_journal_that_is_not_there_yet_is_made(tmp_path: Path) -> None:
+    assert run(tmp_path / "data" / "journal", Keep(), alone=True, once=True) == 0
+    assert (tmp_path / "data" / "journal" / SEGMENTS).is_dir()
+
+
+def test_what_once_cannot_do_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Archive, "work", lambda _: False)
+    assert run(tmp_path, Keep(), alone=True, once=True) == 1
+
+
+def test_the_one_before_is_waited_for(logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.write(rows(0, 2))
+    held = lock.take(tmp_path)
+    assert held is not None
+
+    class Ends(Patient):
+        """The one before ends while it is waited for."""
+
+        def wait(self, seconds: float) -> None:
+            if len(self.waits) == 1:
+                os.close(held)
+            super().wait(seconds)
+
+    patient = Ends(False, 3)
+    assert run_patiently(tmp_path, patient) == 0
+    assert patient.waits == [LOCK_S, LOCK_S, LOOK_S]
+    assert not log_files(tmp_path / "open")
+
+
+def test_the_words_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(archive_module, "run", lambda *words: bool(given.append(words)) or 7)
+    place = str(tmp_path)
+    assert main([place]) == 7
+    words = ["--keep-days", "1.5", "--keep-bytes", "99", "--compact-after", "2.5", "--alone"]
+    assert main([place, *words]) == 7
+    assert given == [(tmp_path, Keep(), False), (tmp_path, Keep(1.5, 99, 2.5), True)]
+
+
+def test_lines_for_people_say_who_speaks(capfd: pytest.CaptureFixture[str]) -> None:
+    say("a word")
+    assert "polybus archiver: a word" in capfd.readouterr().err
+
+
+def test_a_signal_handler_never_waits() -> None:
+    """However many signals came that nobody has looked at."""
+    assert not os.get_blocking(Attention(alone=True)._write)
