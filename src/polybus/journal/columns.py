@@ -134,7 +134,7 @@ def to_table(head: LogHead, first: int, count: int, payload: bytes) -> pa.Table:
         pa.repeat(head.life, count),
         pa.arange(first, first + count),
         at.view(STAMP),
-        _names(what, WHATS),
+        _names(what, WHATS, WHAT_NUMBERS["other"]),
         token,
         request_id,
         service,
@@ -157,10 +157,10 @@ def to_table(head: LogHead, first: int, count: int, payload: bytes) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def _names(numbers: pa.Array, names: tuple[str, ...]) -> pa.Array:
-    """Numbers of a list of names, as these names; what has none, as null."""
+def _names(numbers: pa.Array, names: tuple[str, ...], unknown: int = 0) -> pa.Array:
+    """Numbers of a list of names, as these names; the empty name as null, numbers beyond the list as `unknown`."""
     known = pa.array([name or None for name in names], pa.string())
-    return known.take(pc.if_else(pc.less(numbers, len(names)), numbers, 0))
+    return known.take(pc.if_else(pc.less(numbers, len(names)), numbers, unknown))
 
 
 def _links(numbers: pa.Array, links: dict[int, str]) -> pa.Array:

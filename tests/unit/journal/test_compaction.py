@@ -128,7 +128,7 @@ def test_no_file_claims_segments_of_another_when_one_cannot_be_read(tmp_path: Pa
 def test_an_hour_that_has_not_ended_is_left_alone(journal: Path) -> None:
     compact(journal, wall=NOON_S + HOUR_S + 299.0)
     assert landing(journal) == [1, 2, 3, 4, 5, 6]
-    compact(journal, wall=NOON_S + HOUR_S + 301.0)
+    compact(journal, wall=NOON_S + HOUR_S + 300.0)
     assert landing(journal) == [4, 5, 6]
     assert numbers(journal) == everything()
 

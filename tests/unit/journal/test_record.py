@@ -443,3 +443,33 @@ def test_only_five_columns_have_a_value_in_every_row() -> None:
 )
 def test_text_that_can_be_shown_stays_text(word: bytes, text: str) -> None:
     assert columns.readable(word) == text
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_numbers_that_a_later_version_may_write_have_names(
+    split: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kind of a record that is not known is `other`, and a dialect that is not known is none."""
+    monkeypatch.setattr(columns, "best_split", split)
+    known = write_row(Row("accepted", 1, "mdr", "none"))
+    last = write_row(Row(WHATS[-1], 1, DIALECTS[-1], "ebus"))
+    records = [known, last]
+    for what, dialect in ((len(WHATS), len(DIALECTS)), (255, 255)):
+        records.append(known[:4] + bytes((what, dialect, dialect)) + known[7:])
+    table = columns.to_table(HEAD, 1, 4, b"".join(records))
+    assert table["what"].to_pylist() == ["accepted", WHATS[-1], "other", "other"]
+    assert table["client_dialect"].to_pylist() == ["mdr", DIALECTS[-1], None, None]
+    assert table["worker_dialect"].to_pylist() == ["none", "ebus", None, None]
+    assert [row.what for row in read_rows(b"".join(records))] == table["what"].to_pylist()
+
+
+def test_what_never_happened_to_something_observed_has_no_time() -> None:
+    recorder = open_recorder(100)
+    recorder.note(Observed(1.0, "late", token=b"t"), 100.0)
+    (row,) = read_rows(recorder.take()[1])
+    assert (row.at, row.accepted_at, row.dispatched_at) == (101_000_000, 0, 0)
+
+
+def test_a_recorder_that_gives_nothing_away_is_none() -> None:
+    with pytest.raises(NotImplementedError):
+        Recorder().take()

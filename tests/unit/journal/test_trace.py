@@ -152,7 +152,8 @@ def test_three_brokers_in_a_row(tmp_path: Path) -> None:
     journals = [each.journal for each in places]
     for name in ("one-1", "two-1", "three-1", "id-one-1"):
         assert tokens(trace(journals, name)) == ["one-1", "two-1", "three-1"]
-    assert tokens(trace(journals[1:], "two-1")) == ["two-1", "three-1"]
+    for name in ("two-1", "three-1"):
+        assert tokens(trace(journals[1:], name)) == ["two-1", "three-1"]
     assert tokens(trace(journals[:1], "one-1")) == ["one-1"]
 
 
@@ -266,3 +267,40 @@ def test_what_is_archived_is_found_as_well(logs: Logs) -> None:
         assert tokens(trace([logs.journal], name)) == ["life-1"]
     with pytest.raises(JournalMissing):
         trace([logs.journal], "nobody")
+
+
+def test_a_request_that_was_refused_once_and_then_accepted(logs: Logs) -> None:
+    refused = Row("rejected", NOON_US - 9, "mdr", request_id=b"id-life-1", client=b"ada", reason="queue_full")
+    logs.write([refused, *life_of("life-1", NOON_US, "replied")])
+    assert tokens(trace([logs.journal], "id-life-1")) == ["id-life-1", "life-1"]
+
+
+def test_requests_of_other_brokers_whose_id_names_no_token(tmp_path: Path) -> None:
+    """Nobody knows where they began; those with the same id belong together."""
+    places = [Logs(tmp_path / name, "polybus") for name in "ab"]
+    for number, (place, request_id) in enumerate(zip(places, (b"plain", b"plain~1"), strict=True)):
+        came = life_of(f"life-{number}", NOON_US + number, "dispatched", "replied")
+        place.write(of(came, request_id=request_id, client_dialect="bridge", client=b"before"))
+    for name in ("life-0", "life-1"):
+        assert tokens(trace([place.journal for place in places], name)) == ["life-0", "life-1"]
+
+
+@pytest.mark.parametrize("request_id", [b"1", b""])
+def test_several_tokens_that_begin_alike_are_several_requests_whatever_their_ids(
+    logs: Logs, request_id: bytes
+) -> None:
+    for number in (1, 2):
+        logs.write(of(life_of(f"life-{number}", NOON_US + number, "replied"), request_id=request_id))
+    with pytest.raises(Ambiguous) as caught:
+        trace([logs.journal], "life")
+    assert [row["token"] for row in caught.value.found] == ["life-2", "life-1"]
+    assert tokens(trace([logs.journal], "life-2")) == ["life-2"]
+
+
+def test_rows_of_a_life_have_the_order_of_their_numbers_although_the_clock_was_set_back(logs: Logs) -> None:
+    accepted, replied = life_of("life-1", NOON_US, "replied")
+    logs.write([accepted, msgspec.structs.replace(replied, at=NOON_US - 3599 * SECOND_US)])
+    logs.archive()
+    assert len(segment_files(logs.journal)) == 2
+    (request,) = trace([logs.journal], "life-1").requests
+    assert [row["what"] for row in request.rows] == ["accepted", "replied"]
