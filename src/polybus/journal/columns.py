@@ -158,7 +158,7 @@ def to_table(head: LogHead, first: int, count: int, payload: bytes) -> pa.Table:
 
 
 def _names(numbers: pa.Array, names: tuple[str, ...], unknown: int = 0) -> pa.Array:
-    """Numbers of a list of names, as these names; the empty name as null, numbers beyond the list as `unknown`."""
+    """Numbers of a list of names, as these names: the empty one as null, what is beyond them as `unknown`."""
     known = pa.array([name or None for name in names], pa.string())
     return known.take(pc.if_else(pc.less(numbers, len(names)), numbers, unknown))
 
