@@ -182,7 +182,7 @@ def _text(count: int, ends: bytes, data: bytes, is_plain: bool) -> pa.Array:
         return column
     # Rare where all values differ; elsewhere the same few repeat. Each is looked at once.
     codes = column.dictionary_encode()
-    words = [None if word is None else readable(word) for word in codes.dictionary.to_pylist()]
+    words = [readable(word) for word in codes.dictionary.to_pylist()]
     return pa.array(words, pa.string()).take(codes.indices)
 
 

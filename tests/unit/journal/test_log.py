@@ -111,6 +111,19 @@ def test_a_large_batch_is_read() -> None:
     assert list(split_batches(write_batch(1, 1, payload), 0)) == [Batch(1, 1, payload)]
 
 
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
+def test_a_head_may_have_so_many_bytes_and_no_more(tmp_path: Path, more: int, is_read: bool) -> None:
+    path = tmp_path / "1.log"
+    empty = len(write_head(LogHead("", "life", 1, 5.0))) - len(log_module.MAGIC) - 8
+    head = LogHead("x" * (log_module.MAX_HEAD_BYTES - empty + more), "life", 1, 5.0)
+    path.write_bytes(write_head(head) + write_batch(1, 1, b""))
+    if is_read:
+        assert read_head(path)[0] == head
+    else:
+        with pytest.raises(JournalDamaged):
+            read_head(path)
+
+
 def test_damage_at_the_very_beginning_costs_no_batch_behind_it() -> None:
     whole = write_batch(2, 1, b"whole")
     for damaged in (

@@ -176,3 +176,15 @@ def test_logs_count_and_damaged_ones_go_when_they_are_too_old(tmp_path: Path) ->
     retention = Retention(tmp_path, 1.0, 0, lambda: NOW)
     assert retention._log_bytes(NOW) == 100
     assert sorted(path.name for path in logs.iterdir()) == ["1.log", "2.damaged"]
+
+
+def test_no_hour_goes_before_an_older_one_that_somebody_reads(tmp_path: Path) -> None:
+    older = hour(tmp_path, "date=2026-11-16/hour=01")
+    younger = tmp_path / "compacted" / "date=2026-11-16" / "hour=02" / "2-3-ab.parquet"
+    younger.parent.mkdir(parents=True)
+    younger.write_bytes(bytes(100))
+    note(tmp_path, "spark.json", reader(0, NOW))
+    removal = Retention(tmp_path, 1.0, 0, lambda: NOW).turn()
+    assert (removal.hours, removal.held) == ((), "spark has read up to 0 only")
+    assert older.exists()
+    assert younger.exists()

@@ -12,7 +12,7 @@ from polybus.errors import JournalMissing
 from polybus.journal import trace as trace_module
 from polybus.journal.reader import read_rows, segment_files
 from polybus.journal.record import NO_LINK, Row
-from polybus.journal.trace import Ambiguous, JournalMoved, Trace, trace
+from polybus.journal.trace import Ambiguous, JournalMoved, Trace, Traced, trace
 from support.journals import NOON_US, SECOND_US, Logs, damage_page, life_of
 
 
@@ -273,6 +273,8 @@ def test_a_request_that_was_refused_once_and_then_accepted(logs: Logs) -> None:
     refused = Row("rejected", NOON_US - 9, "mdr", request_id=b"id-life-1", client=b"ada", reason="queue_full")
     logs.write([refused, *life_of("life-1", NOON_US, "replied")])
     assert tokens(trace([logs.journal], "id-life-1")) == ["id-life-1", "life-1"]
+    # By its token it is only the one that was accepted.
+    assert tokens(trace([logs.journal], "life-1")) == ["life-1"]
 
 
 def test_requests_of_other_brokers_whose_id_names_no_token(tmp_path: Path) -> None:
@@ -304,3 +306,26 @@ def test_rows_of_a_life_have_the_order_of_their_numbers_although_the_clock_was_s
     assert len(segment_files(logs.journal)) == 2
     (request,) = trace([logs.journal], "life-1").requests
     assert [row["what"] for row in request.rows] == ["accepted", "replied"]
+
+
+def test_what_is_given_to_a_worker_again_has_not_ended(logs: Logs) -> None:
+    """Its end was not on disk when the broker was killed."""
+    logs.write(life_of("life-1", NOON_US, "dispatched", "replied"))
+    logs.write(life_of("life-1", NOON_US + SECOND_US, "requeued")[1:], life="next")
+    assert trace([logs.journal], "life-1").requests[0].end is not None
+    logs.write(life_of("life-1", NOON_US + 2 * SECOND_US, "dispatched")[1:], life="next")
+    assert trace([logs.journal], "life-1").requests[0].end is None
+
+
+def test_the_id_of_a_request_is_that_of_any_row_that_has_one() -> None:
+    def named(*names: str | None) -> str:
+        return Traced("t", "b", "j", [{"request_id": name} for name in names]).request_id
+
+    assert named("a", None) == named(None, "a") == named("", "a") == "a"
+    assert named(None, "") == named() == ""
+
+
+def test_a_token_is_the_name_of_one_request_even_if_others_have_it_as_their_id(logs: Logs) -> None:
+    for number in (1, 2, 3):
+        logs.write(of(life_of(f"life-{number}", NOON_US + number, "replied"), request_id=b"life-1"))
+    assert "life-1" in tokens(trace([logs.journal], "life-1"))
