@@ -162,6 +162,18 @@ def test_what_lands_late_makes_a_file_of_its_own(journal: Path) -> None:
     assert len(numbers(journal)) == 62
 
 
+def test_what_lands_late_is_compacted_though_others_of_its_hour_are_held(journal: Path) -> None:
+    read_upto(journal, 0)
+    compact(journal)
+    logs = Logs(journal)
+    for n in range(2):
+        logs.write([Row("accepted", NOON_US + n)])
+        logs.archive()
+    compact(journal)
+    assert sorted(ranges_of((journal / COMPACTED).rglob("*.parquet"))) == [(1, 3), (4, 6), (7, 8)]
+    assert landing(journal) == [*range(1, 9)]
+
+
 def test_what_a_reader_has_not_read_stays_in_the_landing(journal: Path) -> None:
     read_upto(journal, 2)
     reports = compact(journal)

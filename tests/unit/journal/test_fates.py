@@ -198,6 +198,8 @@ GUARANTEE = {"reason": GUARANTEED}
         # Plain requests live and die with their broker.
         ([row(1, "accepted", life="new")], {}, ("open", "")),
         ([row(1, "accepted")], {}, ("lost", "")),
+        # One whose acceptance is missing is not taken for guaranteed.
+        ([row(2, "dispatched")], {}, ("lost", "")),
         ([row(1, "accepted")], {"kept": {"old-1": "open"}.get}, ("lost", "")),
         ([row(1, "accepted")], {"holes": [(2, 3)]}, ("unsure", "")),
         ([row(5, "accepted")], {"holes": [(2, 3)]}, ("lost", "")),

@@ -124,6 +124,28 @@ def test_a_head_may_have_so_many_bytes_and_no_more(tmp_path: Path, more: int, is
             read_head(path)
 
 
+def test_what_does_not_begin_like_a_log_is_none_however_whole_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "1.log"
+    head = write_head(HEAD)
+    for content in (head[:15], b"PBJRNL2\n" + head[8:]):
+        path.write_bytes(content)
+        with pytest.raises(JournalDamaged, match="does not begin like a log"):
+            read_head(path)
+
+
+def test_damage_says_what_is_wrong() -> None:
+    batch = write_batch(1, 1, b"records")
+    other = b"XXXX" + batch[4:]
+    flipped = batch[:-1] + b"?"
+    told = [next(split_batches(data, 0)) for data in (batch[:23], other, batch[:-1], flipped)]
+    assert [one.what for one in told if isinstance(one, Damage)] == [
+        "a batch is cut off in its head",
+        "there is no batch where one should begin",
+        "a batch is cut off",
+        "the checksum of a batch is wrong",
+    ]
+
+
 def test_damage_at_the_very_beginning_costs_no_batch_behind_it() -> None:
     whole = write_batch(2, 1, b"whole")
     for damaged in (

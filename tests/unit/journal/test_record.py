@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from polybus.core import records as core_records
 from polybus.core.actions import Observed
 from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions
 from polybus.core.records import Client, Request, Service, Worker, new_request
@@ -18,7 +19,7 @@ from polybus.errors import JournalDamaged
 from polybus.journal import columns
 from polybus.journal.log import LogHead
 from polybus.journal.record import DIALECTS, NO_LINK, WHATS, Row, options_text, read_rows, write_row
-from polybus.journal.recorder import PlainRecorder, Recorder, open_recorder
+from polybus.journal.recorder import PlainRecorder, Recorder, open_recorder, records_are_compiled
 
 try:
     from polybus.journal._columns import split as compiled_split
@@ -473,3 +474,18 @@ def test_what_never_happened_to_something_observed_has_no_time() -> None:
 def test_a_recorder_that_gives_nothing_away_is_none() -> None:
     with pytest.raises(NotImplementedError):
         Recorder().take()
+
+
+def test_texts_that_are_no_text_are_read_as_far_as_they_are() -> None:
+    """A detail is cut at a number of bytes, which may be in the middle of a letter."""
+    payload = write_row(Row("late", 1, reason="r??", detail="d??", headers="h??")).replace(b"??", b"\xff\xfe")
+    (row,) = read_rows(payload)
+    assert (row.reason, row.detail, row.headers) == ("r\ufffd\ufffd", "d\ufffd\ufffd", "h\ufffd\ufffd")
+
+
+@pytest.mark.parametrize(("file", "is_compiled"), [("/a/records.py", False), ("/a/records.cpython.so", True)])
+def test_whether_the_records_of_the_core_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, file: str, is_compiled: bool
+) -> None:
+    monkeypatch.setattr(core_records, "__file__", file)
+    assert records_are_compiled() == is_compiled

@@ -157,8 +157,8 @@ def test_a_file_is_compressed_with_zstd_and_has_what_readers_look_for(tmp_path: 
     # By their least and largest values whole files are left out.
     bounded = {name for name, column in found.items() if column.is_stats_set}
     assert bounded == {"at", "seq", "what", "service", "token", "request_id"}
-    # In the dictionary of a column is found which kinds of rows there are; those of names that differ from row
-    # to row would be as large as the column.
+    # In the dictionary of `what` is found which kinds of rows there are; one of names that differ from row to
+    # row would be as large as the column.
     listed = {name for name, column in found.items() if "RLE_DICTIONARY" in column.encodings}
     assert listed == {
         *("broker", "life", "what", "service", "reason", "attempt", "size", "body_size"),
