@@ -329,3 +329,27 @@ def test_a_token_is_the_name_of_one_request_even_if_others_have_it_as_their_id(l
     for number in (1, 2, 3):
         logs.write(of(life_of(f"life-{number}", NOON_US + number, "replied"), request_id=b"life-1"))
     assert "life-1" in tokens(trace([logs.journal], "life-1"))
+
+
+def test_what_is_cut_anyway_is_not_followed_any_further(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that went from broker to broker, each time by two ways."""
+    monkeypatch.setattr(trace_module, "MOST", 3)
+    over: dict[str, Any] = {"worker_dialect": "bridge", "worker": b"next"}
+    came: dict[str, Any] = {"client_dialect": "bridge", "client": b"before"}
+    # A refusal has no token, and takes the place of no request.
+    logs.write([Row("rejected", NOON_US, request_id=b"one-1", client=b"ada", reason="queue_full")])
+    logs.write(of(life_of("one-1", NOON_US, "dispatched"), **over))
+    for before, after in (("one", "two"), ("two", "three"), ("three", "four"), ("four", "five")):
+        for number in (1, 2):
+            rows = of(life_of(f"{after}-{number}", NOON_US, "dispatched"), **over, **came)
+            logs.write(of(rows, request_id=f"{before}-1/{number}".encode()))
+    reads: list[Any] = []
+
+    def counted(*args: Any, **more: Any) -> Any:
+        reads.append(args)
+        return read_rows(*args, **more)
+
+    monkeypatch.setattr(trace_module, "read_rows", counted)
+    assert trace([logs.journal], "one-1").is_cut
+    # The first two brokers by its name, the third, the fourth, and the rows of what is shown.
+    assert len(reads) == 4
