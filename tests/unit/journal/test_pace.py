@@ -119,3 +119,10 @@ def test_idle_processors_are_counted_between_looks(tmp_path: Path, monkeypatch: 
 
 def test_a_system_that_does_not_tell_counts_as_idle(tmp_path: Path) -> None:
     assert Idleness(tmp_path / "nothing").processors() == float(os.cpu_count() or 1)
+
+
+def test_a_system_that_does_not_tell_how_many_processors_it_has_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert Idleness(tmp_path / "nothing").processors() == 1.0

@@ -489,3 +489,13 @@ def test_whether_the_records_of_the_core_are_compiled(
 ) -> None:
     monkeypatch.setattr(core_records, "__file__", file)
     assert records_are_compiled() == is_compiled
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_record_that_ends_before_its_end_is_damage(split: Any) -> None:
+    record = write_row(Row("late", 1, token=b"t"))
+    longer = struct.pack("<I", len(record)) + record[4:] + b"more"
+    with pytest.raises(JournalDamaged, match="should end at"):
+        list(read_rows(longer))
+    with pytest.raises(JournalDamaged, match="should end at"):
+        split(longer, 1)
