@@ -134,7 +134,7 @@ def to_table(head: LogHead, first: int, count: int, payload: bytes) -> pa.Table:
         pa.repeat(head.life, count),
         pa.arange(first, first + count),
         at.view(STAMP),
-        _names(what, WHATS),
+        _names(what, WHATS, WHAT_NUMBERS["other"]),
         token,
         request_id,
         service,
@@ -157,10 +157,10 @@ def to_table(head: LogHead, first: int, count: int, payload: bytes) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def _names(numbers: pa.Array, names: tuple[str, ...]) -> pa.Array:
-    """Numbers of a list of names, as these names; what has none, as null."""
+def _names(numbers: pa.Array, names: tuple[str, ...], unknown: int = 0) -> pa.Array:
+    """Numbers of a list of names, as these names: the empty one as null, what is beyond them as `unknown`."""
     known = pa.array([name or None for name in names], pa.string())
-    return known.take(pc.if_else(pc.less(numbers, len(names)), numbers, 0))
+    return known.take(pc.if_else(pc.less(numbers, len(names)), numbers, unknown))
 
 
 def _links(numbers: pa.Array, links: dict[int, str]) -> pa.Array:
@@ -182,7 +182,7 @@ def _text(count: int, ends: bytes, data: bytes, is_plain: bool) -> pa.Array:
         return column
     # Rare where all values differ; elsewhere the same few repeat. Each is looked at once.
     codes = column.dictionary_encode()
-    words = [None if word is None else readable(word) for word in codes.dictionary.to_pylist()]
+    words = [readable(word) for word in codes.dictionary.to_pylist()]
     return pa.array(words, pa.string()).take(codes.indices)
 
 

@@ -203,12 +203,11 @@ class JournalWriter:
         try:
             if taken:
                 self._write(taken)
+                self._trouble = ""
             if self._file >= 0 and (
                 self._size >= self._roll_bytes or self._clock() - self._opened_at >= self.roll_s
             ):
                 self._finish()
-            if self._trouble and taken:
-                self._trouble = ""
         except OSError as error:
             self._trouble = f"the journal cannot be written: {error.strerror or error} ({self._folder})"
             self._refusal = self._trouble

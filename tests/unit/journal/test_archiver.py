@@ -281,3 +281,95 @@ def test_logs_of_which_nothing_is_left_make_no_segment(tmp_path: Path) -> None:
     report = Archiver(tmp_path).turn()
     assert (report.logs, report.rows, report.segments, len(report.damage)) == (1, 0, (), 1)
     assert not list((tmp_path / SEGMENTS).iterdir())
+
+
+def test_a_hole_of_one_record_is_a_hole(tmp_path: Path) -> None:
+    write_log(tmp_path, 1, 1, 2)
+    write_log(tmp_path, 2, 4, 1)
+    assert archive(tmp_path).lost == 1
+    holes = [(row["seq"], row["size"]) for row in stored(tmp_path).to_pylist() if row["what"] == "hole"]
+    assert holes == [(3, 1)]
+
+
+def batches(journal: Path, *parts: bytes) -> Path:
+    """A log with these batches."""
+    folder = journal / OPEN_LOGS
+    folder.mkdir(parents=True)
+    path = log_path(folder, 1, FINISHED)
+    path.write_bytes(write_head(LogHead("tested", "life", 1, 0.0)) + b"".join(parts))
+    return path
+
+
+def beat(first: int) -> bytes:
+    row = Row("beat", NOON_US + first, accepted_at=NOON_US + 255, dispatched_at=NOON_US + 255)
+    return write_batch(first, 1, write_row(row))
+
+
+def test_the_batches_behind_a_damaged_one_are_archived(tmp_path: Path) -> None:
+    damaged = beat(2)[:-1] + b"?"
+    batches(tmp_path, beat(1), damaged, beat(3), beat(4))
+    report = archive(tmp_path)
+    assert (report.rows, report.lost, len(report.damage)) == (4, 1, 1)
+    found = [(row["seq"], row["what"]) for row in stored(tmp_path).to_pylist()]
+    assert found == [(1, "beat"), (2, "hole"), (3, "beat"), (4, "beat")]
+
+
+def test_a_hole_has_the_time_of_the_record_behind_it(tmp_path: Path) -> None:
+    batches(tmp_path, beat(1), beat(7))
+    archive(tmp_path)
+    (hole,) = [row for row in stored(tmp_path).to_pylist() if row["what"] == "hole"]
+    assert hole["at"] == datetime.fromtimestamp((NOON_US + 7) / 1e6, UTC)
+
+
+def test_holes_before_and_in_place_of_a_batch_that_makes_no_sense_do_not_overlap(tmp_path: Path) -> None:
+    batches(tmp_path, beat(1), write_batch(4, 2, b"no records"), beat(6))
+    report = archive(tmp_path)
+    assert report.lost == 4
+    found = [(row["seq"], row["what"], row["size"]) for row in stored(tmp_path).to_pylist()]
+    assert found == [(1, "beat", 0), (3, "hole", 2), (5, "hole", 2), (6, "beat", 0)]
+
+
+@pytest.mark.parametrize(("logs", "turns"), [(0.5, 1), (1.5, 2), (2.5, 3)])
+def test_a_turn_takes_about_as_many_rows_as_a_segment_has(tmp_path: Path, logs: float, turns: int) -> None:
+    """A row is taken for a hundred bytes. A segment must be there soon, however many logs are waiting."""
+    for number in range(6):
+        write_log(tmp_path, number + 1, number * 10 + 1, 10)
+    size = log_files(tmp_path / OPEN_LOGS)[0].stat().st_size
+    assert Archiver(tmp_path, int(logs * size / 100)).turn().logs == turns
+
+
+def test_numbers_of_segments_only_grow_even_if_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise Killed
+
+    write_log(tmp_path, 1, 1, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Archiver, "_carry_out", die)
+        with pytest.raises(Killed):
+            archive(tmp_path)
+    archive(tmp_path)
+    write_log(tmp_path, 2, 6, 5)
+    archive(tmp_path)
+    names = sorted(path.name.split("-")[0] for path in (tmp_path / SEGMENTS).rglob("*.parquet"))
+    assert names == ["000000000001", "000000000002"]
+
+
+def test_whatever_is_not_finished_has_a_name_that_begins_with_a_dot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed: list[str] = []
+    rename = Path.rename
+
+    def noting(path: Path, target: Path) -> Path:
+        renamed.append(path.name)
+        assert target.name == path.name.removeprefix(".")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", noting)
+    write_log(tmp_path, 1, 1, 5)
+    archive(tmp_path)
+    # A segment, the state twice, and the plan twice.
+    assert len(renamed) == 5
+    assert all(name.startswith(".") for name in renamed)

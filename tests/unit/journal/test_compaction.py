@@ -128,7 +128,7 @@ def test_no_file_claims_segments_of_another_when_one_cannot_be_read(tmp_path: Pa
 def test_an_hour_that_has_not_ended_is_left_alone(journal: Path) -> None:
     compact(journal, wall=NOON_S + HOUR_S + 299.0)
     assert landing(journal) == [1, 2, 3, 4, 5, 6]
-    compact(journal, wall=NOON_S + HOUR_S + 301.0)
+    compact(journal, wall=NOON_S + HOUR_S + 300.0)
     assert landing(journal) == [4, 5, 6]
     assert numbers(journal) == everything()
 
@@ -160,6 +160,18 @@ def test_what_lands_late_makes_a_file_of_its_own(journal: Path) -> None:
     compact(journal)
     assert len(list((journal / COMPACTED).rglob("*.parquet"))) == 3
     assert len(numbers(journal)) == 62
+
+
+def test_what_lands_late_is_compacted_though_others_of_its_hour_are_held(journal: Path) -> None:
+    read_upto(journal, 0)
+    compact(journal)
+    logs = Logs(journal)
+    for n in range(2):
+        logs.write([Row("accepted", NOON_US + n)])
+        logs.archive()
+    compact(journal)
+    assert sorted(ranges_of((journal / COMPACTED).rglob("*.parquet"))) == [(1, 3), (4, 6), (7, 8)]
+    assert landing(journal) == [*range(1, 9)]
 
 
 def test_what_a_reader_has_not_read_stays_in_the_landing(journal: Path) -> None:

@@ -114,6 +114,14 @@ def test_how_much_is_gathered_changes_nothing(gathered: int) -> None:
     assert (fates.accepted, fates.ends["cancelled"]) == (10, 9)
 
 
+def test_what_is_kept_in_memory_are_requests_that_have_not_ended() -> None:
+    fates = Fates(10)
+    for number in range(5):
+        whole = [(row(n, "accepted", f"old-{n}"), row(n + 50, "cancelled", f"old-{n}")) for n in range(1, 7)]
+        fates.add(table(row(99, "accepted", f"open-{number}"), *(one for each in whole for one in each)))
+        assert sum(part.num_rows for part in fates._parts) == number + 1
+
+
 def test_requests_without_their_beginning() -> None:
     rows = table(row(1, "accepted"), row(2, "replied"), row(3, "replied", "old-2"), row(4, "failed", "old-2"))
     assert unbegun(rows) == ["old-2"]
@@ -198,6 +206,8 @@ GUARANTEE = {"reason": GUARANTEED}
         # Plain requests live and die with their broker.
         ([row(1, "accepted", life="new")], {}, ("open", "")),
         ([row(1, "accepted")], {}, ("lost", "")),
+        # One whose acceptance is missing is not taken for guaranteed.
+        ([row(2, "dispatched")], {}, ("lost", "")),
         ([row(1, "accepted")], {"kept": {"old-1": "open"}.get}, ("lost", "")),
         ([row(1, "accepted")], {"holes": [(2, 3)]}, ("unsure", "")),
         ([row(5, "accepted")], {"holes": [(2, 3)]}, ("lost", "")),

@@ -13,9 +13,9 @@ import pytest
 from polybus.errors import JournalMoved
 from polybus.journal.archiver import SEGMENTS
 from polybus.journal.following import Follower
-from polybus.journal.log import FINISHED, OPEN
+from polybus.journal.log import FINISHED, OPEN, LogHead, write_batch, write_head
 from polybus.journal.reader import segment_files
-from polybus.journal.record import Row
+from polybus.journal.record import Row, write_row
 from support.journals import HOUR_US, NOON_US, SECOND_US, Logs, damage_page
 
 
@@ -200,3 +200,30 @@ def test_no_more_of_a_journal_is_read_than_is_wanted(logs: Logs, count: int, ope
     found = Follower(logs.journal, damage=told.append).newest(count)
     assert seen(found) == list(range(9 - count, 9))
     assert told == []
+
+
+def test_damage_of_a_segment_that_comes_is_told_once(logs: Logs) -> None:
+    told: list[str] = []
+    follower = Follower(logs.journal, damage=told.append)
+    follower.newest(1)
+    for number in range(3):
+        logs.write(beats(number, 1))
+        logs.archive()
+        if not number:
+            segment_files(logs.journal)[0].write_bytes(b"PAR1 no")
+        assert seen(follower.more()) == ([number + 1] if number else [])
+    assert len(told) == 1
+
+
+def test_what_follows_damage_in_a_log_comes_as_well(logs: Logs) -> None:
+    logs.write(beats(0, 1))
+    follower = Follower(logs.journal)
+    assert seen(follower.newest(5)) == [1]
+    path = logs.write(beats(1, 2))
+    head = write_head(LogHead("tested", "life", 2, 0.0))
+    damaged = write_batch(2, 1, write_row(beats(1, 1)[0]))[:-1] + b"?"
+    path.write_bytes(head + damaged + write_batch(3, 1, write_row(beats(2, 1)[0])))
+    assert [(row["what"], row["seq"], row["size"]) for row in follower.more()] == [
+        ("hole", 2, 1),
+        ("beat", 3, 0),
+    ]

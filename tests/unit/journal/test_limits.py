@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -22,6 +23,7 @@ from polybus.journal import (
     record,
     replay,
     retention,
+    segment,
     trace,
     verify,
     writer,
@@ -55,8 +57,8 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "FINISHED": ".log",
         "DAMAGED": ".damaged",
     },
-    # "It waits, up to ten seconds or 512 MiB."
-    pace: {"MUCH_BYTES": 512 * MIB, "PATIENCE_S": 10.0},
+    # "It waits, up to ten seconds or 512 MiB." Niceness 19 is the lowest priority that Linux has.
+    pace: {"MUCH_BYTES": 512 * MIB, "PATIENCE_S": 10.0, "NICENESS": 19, "TIMES": Path("/proc/stat")},
     progress: {"PROGRESS": "archiver.json"},
     reader: {"COMPACTED": "compacted", "FOLDER": "journal"},
     record: {
@@ -78,11 +80,16 @@ FIGURES: dict[ModuleType, dict[str, object]] = {
         "STALE_S": 7 * DAY_S,
         "DAY_S": DAY_S,
     },
+    # In the metadata of files that are there already.
+    segment: {"SECTIONS": b"polybus.sections"},
+    # How far back a clock may be set without rows of a request getting out of its trace.
+    trace: {"DESK": "jobs", "BRIDGE": "bridge", "SLACK": timedelta(hours=1)},
     # The requests of one kind that a report of `verify` names.
     verify: {"NAMED": 1000},
     # A log is finished every second, or once a minute if the broker has no archiver, or with 32 MiB. A disk
-    # that failed is tried again every second.
+    # that failed is tried again every second. What happened is on disk about 20 ms later.
     writer: {
+        "SYNC_S": 0.02,
         "ROLL_S": 1.0,
         "SLOW_ROLL_S": 60.0,
         "WAITING_BYTES": 256 * MIB,

@@ -111,6 +111,70 @@ def test_a_large_batch_is_read() -> None:
     assert list(split_batches(write_batch(1, 1, payload), 0)) == [Batch(1, 1, payload)]
 
 
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
+def test_a_head_may_have_so_many_bytes_and_no_more(tmp_path: Path, more: int, is_read: bool) -> None:
+    path = tmp_path / "1.log"
+    empty = len(write_head(LogHead("", "life", 1, 5.0))) - len(log_module.MAGIC) - 8
+    head = LogHead("x" * (log_module.MAX_HEAD_BYTES - empty + more), "life", 1, 5.0)
+    path.write_bytes(write_head(head) + write_batch(1, 1, b""))
+    if is_read:
+        assert read_head(path)[0] == head
+    else:
+        with pytest.raises(JournalDamaged):
+            read_head(path)
+
+
+def test_what_does_not_begin_like_a_log_is_none_however_whole_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "1.log"
+    head = write_head(HEAD)
+    for content in (head[:15], b"PBJRNL2\n" + head[8:]):
+        path.write_bytes(content)
+        with pytest.raises(JournalDamaged, match="does not begin like a log"):
+            read_head(path)
+
+
+def test_damage_says_what_is_wrong() -> None:
+    batch = write_batch(1, 1, b"records")
+    other = b"XXXX" + batch[4:]
+    flipped = batch[:-1] + b"?"
+    told = [next(split_batches(data, 0)) for data in (batch[:23], other, batch[:-1], flipped)]
+    assert [one.what for one in told if isinstance(one, Damage)] == [
+        "a batch is cut off in its head",
+        "there is no batch where one should begin",
+        "a batch is cut off",
+        "the checksum of a batch is wrong",
+    ]
+
+
+def test_damage_at_the_very_beginning_costs_no_batch_behind_it() -> None:
+    whole = write_batch(2, 1, b"whole")
+    for damaged in (
+        b"?",
+        b"no batch at all, and longer than the head of one",
+        write_batch(1, 1, b"x")[:-1] + b"y",
+    ):
+        first, second = split_batches(damaged + whole, 0)
+        assert first == Damage(0, len(damaged), first.what)  # type: ignore[union-attr]
+        assert second == Batch(2, 1, b"whole", len(damaged))
+
+
+def test_a_folder_that_somebody_else_makes_at_the_same_time_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "journal" / "open"
+    is_dir = Path.is_dir
+
+    def made_meanwhile(path: Path) -> bool:
+        found = is_dir(path)
+        if not found:
+            path.mkdir(parents=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", made_meanwhile)
+    log_module.make_folder(folder)
+    assert is_dir(folder)
+
+
 def test_a_head_that_is_damaged_is_told(tmp_path: Path) -> None:
     path = tmp_path / "1.log"
     head = write_head(HEAD)
@@ -579,3 +643,27 @@ def test_what_an_earlier_life_left_is_made_smaller_at_once(folder: Path) -> None
     assert writer.stop() == 0
     assert [path.stem for path in log_files(folder)] == ["000000000003"]
     assert (writer.state().removed, writer.state().finished) == (2, 3)
+
+
+def test_who_has_the_lock_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
+    assert lock.holder(tmp_path) == "unknown"
+    (tmp_path / lock.LOCK).write_text("\n")
+    assert lock.holder(tmp_path) == "unknown"
+    # What somebody before had written there, which was longer, is gone.
+    (tmp_path / lock.LOCK).write_text("123456789012\n")
+    held = lock.take(tmp_path)
+    assert held is not None
+    assert (tmp_path / lock.LOCK).read_text() == f"{os.getpid()}\n"
+    assert lock.take(tmp_path) is None
+    os.close(held)
+    assert lock.holder(tmp_path) == str(os.getpid())
+
+
+def test_a_lock_that_somebody_has_costs_no_file(tmp_path: Path) -> None:
+    held = lock.take(tmp_path)
+    assert held is not None
+    assert [lock.take(tmp_path) for _ in range(3)] == [None] * 3
+    assert len(held_in(tmp_path)) == 1
+    # A process that is started meanwhile does not get it.
+    assert not os.get_inheritable(held)
+    os.close(held)

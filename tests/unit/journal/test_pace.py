@@ -58,6 +58,26 @@ def test_what_a_machine_did_long_ago_does_not_count(machine: Machine) -> None:
     assert not machine.pace.may_wait(SOME)
 
 
+@pytest.mark.parametrize(("looks", "is_known"), [(1.0, True), (1.9, True), (2.1, False), (4.0, False)])
+def test_what_a_machine_did_counts_for_two_looks(machine: Machine, looks: float, is_known: bool) -> None:
+    """It is looked at a little later than it should be, when it is busy."""
+    machine.idle = CALM
+    machine.later(looks * LOOK_S)
+    assert machine.pace.may_wait(SOME) != is_known
+
+
+def test_who_was_not_patient_before_begins_now(machine: Machine) -> None:
+    machine.later(LOOK_S)
+    machine.idle = CALM
+    assert not machine.pace.may_wait(SOME)
+    machine.later(LOOK_S)
+    machine.idle = BUSY
+    for _ in range(int(PATIENCE_S / LOOK_S)):
+        assert machine.pace.may_wait(SOME)
+        machine.later(LOOK_S)
+    assert not machine.pace.may_wait(SOME)
+
+
 def test_bulk_is_done_by_a_thread_that_takes_nothing_from_others(machine: Machine) -> None:
     def who() -> tuple[int, int]:
         return threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -99,3 +119,10 @@ def test_idle_processors_are_counted_between_looks(tmp_path: Path, monkeypatch: 
 
 def test_a_system_that_does_not_tell_counts_as_idle(tmp_path: Path) -> None:
     assert Idleness(tmp_path / "nothing").processors() == float(os.cpu_count() or 1)
+
+
+def test_a_system_that_does_not_tell_how_many_processors_it_has_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert Idleness(tmp_path / "nothing").processors() == 1.0

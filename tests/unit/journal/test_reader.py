@@ -15,9 +15,9 @@ import pytest
 from polybus.errors import JournalDamaged, JournalMissing, JournalMoved
 from polybus.journal import reader
 from polybus.journal.archiver import PLAN, SEGMENTS, STATE
-from polybus.journal.log import OPEN
+from polybus.journal.log import OPEN, LogHead, write_batch, write_head
 from polybus.journal.reader import COMPACTED, find_journal, read_rows, segment_files
-from polybus.journal.record import Row
+from polybus.journal.record import Row, write_row
 from support.journals import HOUR_US, NOON_US, Logs, archive, damage_page, everything
 
 
@@ -281,3 +281,135 @@ def test_where_the_journal_is(tmp_path: Path) -> None:
     assert find_journal(tmp_path) == find_journal(journal) == journal
     with pytest.raises(JournalMissing, match=r"journal\.enabled"):
         find_journal(tmp_path / "elsewhere")
+
+
+def test_logs_beyond_those_that_are_held_open_are_read_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may have so many open files only. With more logs than that nobody archives."""
+    monkeypatch.setattr(reader, "HELD", 1)
+    logs = Logs(tmp_path)
+    paths = [logs.write(rows(number, 1)) for number in range(3)]
+    assert numbers(tmp_path) == [1, 2, 3]
+    with reader.Snapshot(tmp_path) as snapshot:
+        for path in paths:
+            path.unlink()
+        held, *others = snapshot.logs
+        assert held.read()
+        for log in others:
+            with pytest.raises(JournalMoved):
+                log.read()
+
+
+def test_a_log_may_be_read_several_times(tmp_path: Path) -> None:
+    path = Logs(tmp_path).write(rows(0, 3))
+    with reader.Snapshot(tmp_path) as snapshot:
+        (log,) = snapshot.logs
+        assert log.read() == log.read() == path.read_bytes()
+
+
+def open_files(folder: Path) -> list[str]:
+    """The files of a folder that this process has open."""
+    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
+    return [
+        path for path in (os.readlink(link) for link in links if link.is_symlink()) if str(folder) in path
+    ]
+
+
+def test_no_log_stays_open(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    for number in range(3):
+        logs.write(rows(number, 1))
+    with reader.Snapshot(tmp_path):
+        assert len(open_files(tmp_path)) == 3
+    assert open_files(tmp_path) == []
+    # One that is archived already, and waits for its removal, is not even held.
+    (tmp_path / PLAN).write_text(
+        '{"logs": ["000000000001.log"], "name": "x", "next": {"life": 2}, "is_written": true}'
+    )
+    with reader.Snapshot(tmp_path) as snapshot:
+        assert [Path(path).name for path in sorted(open_files(tmp_path))] == [
+            "000000000002.log",
+            "000000000003.log",
+        ]
+        assert (len(snapshot.logs), snapshot.next) == (2, {"life": 2})
+    assert open_files(tmp_path) == []
+
+
+@pytest.mark.parametrize(("moves", "is_given_up"), [(1, False), (4, False), (5, True)])
+def test_files_are_listed_anew_while_the_archiver_is_at_work_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int, is_given_up: bool
+) -> None:
+    Logs(tmp_path).write(rows(0, 3))
+    listed = reader.segment_files
+    tries: list[int] = []
+
+    def noted_meanwhile(journal: Path) -> list[Path]:
+        tries.append(1)
+        if len(tries) <= moves:
+            (journal / STATE).write_text(f'{{"segments": {len(tries)}}}')
+        return listed(journal)
+
+    monkeypatch.setattr(reader, "TRIES", 5)
+    monkeypatch.setattr(reader, "segment_files", noted_meanwhile)
+    if is_given_up:
+        with pytest.raises(JournalMoved):
+            reader.Snapshot(tmp_path)
+    else:
+        with reader.Snapshot(tmp_path) as snapshot:
+            assert len(snapshot.logs) == 1
+    assert len(tries) == min(moves + 1, 5)
+    assert open_files(tmp_path) == []
+
+
+def test_a_log_that_goes_while_they_are_opened_is_looked_for_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 2))
+    gone = logs.write(rows(2, 1))
+    listed = reader.log_files
+    opened: list[list[str]] = []
+
+    def finished_meanwhile(folder: Path, suffix: str) -> list[Path]:
+        """The second log gets another name after it was listed."""
+        found = listed(folder, suffix)
+        opened.append(open_files(tmp_path))
+        if gone in found:
+            gone.rename(gone.with_name("000000000009.log"))
+        return found
+
+    monkeypatch.setattr(reader, "log_files", finished_meanwhile)
+    with reader.Snapshot(tmp_path) as snapshot:
+        assert [log.path.name for log in snapshot.logs] == ["000000000001.log", "000000000009.log"]
+    # What was opened in vain is closed before it is tried again.
+    assert opened == [[]] * 4
+
+
+def test_records_that_make_no_sense_are_told_and_what_follows_them_is_read(tmp_path: Path) -> None:
+    """Their checksum is right: whoever wrote them was wrong."""
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 2))
+    bad = logs.write(rows(2, 2))
+    head = write_head(LogHead("tested", "life", 2, 0.0))
+    good = b"".join(map(write_row, rows(4, 1)))
+    bad.write_bytes(head + write_batch(3, 2, b"no records") + write_batch(5, 1, good))
+    logs.skip(1)
+    logs.write(rows(5, 2))
+    told: list[str] = []
+    found = [(row["seq"], row["what"]) for row in everything(tmp_path, damage=told.append)]
+    beats = [(number, "accepted") for number in (1, 2, 5, 6, 7)]
+    assert found == [*beats[:2], (4, "hole"), *beats[2:]]
+    (text,) = told
+    assert text.startswith(f"{bad}: at byte {len(head)}: ")
+
+
+def test_batches_that_are_archived_already_are_passed_over(tmp_path: Path) -> None:
+    """A log that the archiver has read to its end may still be there after a power cut."""
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 3))
+    logs.write(rows(3, 3))
+    (tmp_path / STATE).write_text('{"next": {"life": 4}, "segments": 1}')
+    assert numbers(tmp_path) == [4, 5, 6]
+    (tmp_path / STATE).write_text('{"next": {"life": 7}, "segments": 1}')
+    assert numbers(tmp_path) == []

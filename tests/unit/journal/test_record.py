@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from polybus.core import records as core_records
 from polybus.core.actions import Observed
 from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions
 from polybus.core.records import Client, Request, Service, Worker, new_request
@@ -18,7 +19,7 @@ from polybus.errors import JournalDamaged
 from polybus.journal import columns
 from polybus.journal.log import LogHead
 from polybus.journal.record import DIALECTS, NO_LINK, WHATS, Row, options_text, read_rows, write_row
-from polybus.journal.recorder import PlainRecorder, Recorder, open_recorder
+from polybus.journal.recorder import PlainRecorder, Recorder, open_recorder, records_are_compiled
 
 try:
     from polybus.journal._columns import split as compiled_split
@@ -443,3 +444,58 @@ def test_only_five_columns_have_a_value_in_every_row() -> None:
 )
 def test_text_that_can_be_shown_stays_text(word: bytes, text: str) -> None:
     assert columns.readable(word) == text
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_numbers_that_a_later_version_may_write_have_names(
+    split: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kind of a record that is not known is `other`, and a dialect that is not known is none."""
+    monkeypatch.setattr(columns, "best_split", split)
+    known = write_row(Row("accepted", 1, "mdr", "none"))
+    last = write_row(Row(WHATS[-1], 1, DIALECTS[-1], "ebus"))
+    records = [known, last]
+    for what, dialect in ((len(WHATS), len(DIALECTS)), (255, 255)):
+        records.append(known[:4] + bytes((what, dialect, dialect)) + known[7:])
+    table = columns.to_table(HEAD, 1, 4, b"".join(records))
+    assert table["what"].to_pylist() == ["accepted", WHATS[-1], "other", "other"]
+    assert table["client_dialect"].to_pylist() == ["mdr", DIALECTS[-1], None, None]
+    assert table["worker_dialect"].to_pylist() == ["none", "ebus", None, None]
+    assert [row.what for row in read_rows(b"".join(records))] == table["what"].to_pylist()
+
+
+def test_what_never_happened_to_something_observed_has_no_time() -> None:
+    recorder = open_recorder(100)
+    recorder.note(Observed(1.0, "late", token=b"t"), 100.0)
+    (row,) = read_rows(recorder.take()[1])
+    assert (row.at, row.accepted_at, row.dispatched_at) == (101_000_000, 0, 0)
+
+
+def test_a_recorder_that_gives_nothing_away_is_none() -> None:
+    with pytest.raises(NotImplementedError):
+        Recorder().take()
+
+
+def test_texts_that_are_no_text_are_read_as_far_as_they_are() -> None:
+    """A detail is cut at a number of bytes, which may be in the middle of a letter."""
+    payload = write_row(Row("late", 1, reason="r??", detail="d??", headers="h??")).replace(b"??", b"\xff\xfe")
+    (row,) = read_rows(payload)
+    assert (row.reason, row.detail, row.headers) == ("r\ufffd\ufffd", "d\ufffd\ufffd", "h\ufffd\ufffd")
+
+
+@pytest.mark.parametrize(("file", "is_compiled"), [("/a/records.py", False), ("/a/records.cpython.so", True)])
+def test_whether_the_records_of_the_core_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, file: str, is_compiled: bool
+) -> None:
+    monkeypatch.setattr(core_records, "__file__", file)
+    assert records_are_compiled() == is_compiled
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_record_that_ends_before_its_end_is_damage(split: Any) -> None:
+    record = write_row(Row("late", 1, token=b"t"))
+    longer = struct.pack("<I", len(record)) + record[4:] + b"more"
+    with pytest.raises(JournalDamaged, match="should end at"):
+        list(read_rows(longer))
+    with pytest.raises(JournalDamaged, match="should end at"):
+        split(longer, 1)

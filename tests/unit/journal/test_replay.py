@@ -164,3 +164,13 @@ def test_where_they_differ() -> None:
     assert "byte 1 of 4, now 4" in compare(recorded(), [b"pang"], "").why
     assert "byte 4 of 4, now 6" in compare(recorded(), [b"pongpo"], "").why
     assert "frame 2, byte 0" in compare(recorded(reply=[b"a", b"b"]), [b"a", b"c"], "").why
+
+
+def test_a_journal_without_requests_has_nothing_to_send(tmp_path: Path) -> None:
+    found = choose(tmp_path, Selection())
+    assert (found.requests, found.total) == ([], 0)
+
+
+def test_only_what_has_its_body_can_be_sent() -> None:
+    assert Recorded("t", "echo", AT, 0, []).can_be_sent is True
+    assert Recorded("t", "echo", AT, 4, None).can_be_sent is False

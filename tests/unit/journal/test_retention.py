@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
+from polybus.journal import retention as retention_module
 from polybus.journal.retention import (
     DAY_S,
     Reader,
@@ -176,3 +177,27 @@ def test_logs_count_and_damaged_ones_go_when_they_are_too_old(tmp_path: Path) ->
     retention = Retention(tmp_path, 1.0, 0, lambda: NOW)
     assert retention._log_bytes(NOW) == 100
     assert sorted(path.name for path in logs.iterdir()) == ["1.log", "2.damaged"]
+
+
+def test_no_hour_goes_before_an_older_one_that_somebody_reads(tmp_path: Path) -> None:
+    older = hour(tmp_path, "date=2026-11-16/hour=01")
+    younger = tmp_path / "compacted" / "date=2026-11-16" / "hour=02" / "2-3-ab.parquet"
+    younger.parent.mkdir(parents=True)
+    younger.write_bytes(bytes(100))
+    note(tmp_path, "spark.json", reader(0, NOW))
+    removal = Retention(tmp_path, 1.0, 0, lambda: NOW).turn()
+    assert (removal.hours, removal.held) == ((), "spark has read up to 0 only")
+    assert older.exists()
+    assert younger.exists()
+
+
+def test_a_file_that_is_gone_already_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = hour(tmp_path, "date=2026-11-16/hour=01")
+
+    def removed_by_hand(found: Path) -> int:
+        found.unlink()
+        return 0
+
+    monkeypatch.setattr(retention_module, "rows_of", removed_by_hand)
+    assert Retention(tmp_path, 1.0, 1000, lambda: NOW).turn().hours == ("2026-11-16T01",)
+    assert not path.parent.exists()

@@ -129,3 +129,38 @@ def test_files_of_before_have_a_section_for_each_row_group(tmp_path: Path) -> No
     path = tmp_path / "a.parquet"
     pq.write_table(rows(30), path, row_group_size=10)
     assert [table["seq"][0].as_py() for table in read(path)] == [1, 11, 21]
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_few_rows_of_several_uses_come_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(segment, "LARGE", 2)
+    path = written(tmp_path / "a.parquet", rows(count))
+    assert pq.ParquetFile(path).num_row_groups > 1
+    assert [table["seq"].to_pylist() for table in read(path)] == [[*range(1, count + 1)]]
+
+
+@pytest.mark.parametrize("what", ["replied", "dispatched", "published", "log"])
+def test_rows_of_one_use_are_one_row_group(tmp_path: Path, what: str) -> None:
+    records = b"".join(write_row(Row(what, NOON_US + n)) for n in range(60))
+    path = written(tmp_path / "a.parquet", to_table(LogHead("bus", "one", 1, 0.0), 1, 60, records))
+    assert pq.ParquetFile(path).num_row_groups == 1
+    assert [table.num_rows for table in read(path)] == [60]
+
+
+def test_a_file_is_compressed_with_zstd_and_has_what_readers_look_for(tmp_path: Path) -> None:
+    metadata = pq.ParquetFile(written(tmp_path / "a.parquet", rows(10))).metadata
+    group = metadata.row_group(0)
+    found = {group.column(n).path_in_schema: group.column(n) for n in range(group.num_columns)}
+    assert {column.compression for column in found.values()} == {"ZSTD"}
+    # By their least and largest values whole files are left out.
+    bounded = {name for name, column in found.items() if column.is_stats_set}
+    assert bounded == {"at", "seq", "what", "service", "token", "request_id"}
+    # In the dictionary of `what` is found which kinds of rows there are; one of names that differ from row to
+    # row would be as large as the column.
+    listed = {name for name, column in found.items() if "RLE_DICTIONARY" in column.encodings}
+    assert listed == {
+        *("broker", "life", "what", "service", "reason", "attempt", "size", "body_size"),
+        *("client", "client_dialect", "client_link", "worker", "worker_dialect", "worker_link"),
+    }

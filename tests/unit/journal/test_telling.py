@@ -129,3 +129,25 @@ def test_whether_a_lost_answer_can_be_asked_for_again(logs: Logs, request_id: by
     logs.write([*life_of("lost-1", NOON_US, "dispatched", "replied"), lost])
     (request,) = trace([logs.journal], "lost-1").requests
     assert words in explained(request.rows[-1])
+
+
+def test_for_programs_a_failure_has_its_reason_and_what_goes_on_has_no_outcome(logs: Logs) -> None:
+    logs.write(life_of("life-1", NOON_US, "dispatched", "failed"))
+    logs.write([msgspec.structs.replace(row, request_id=b"") for row in life_of("life-2", NOON_US)])
+    for name, outcome_of, reason, request_id in (
+        ("life-1", "failed", "failed_reason", "id-life-1"),
+        ("life-2", None, None, None),
+    ):
+        (request,) = as_json(trace([logs.journal], name), bodies=False)["requests"]
+        assert (request["outcome"], request["reason"]) == (outcome_of, reason)
+        assert (request["request_id"], request["broker"]) == (request_id, "tested")
+        assert request["journal"] == str(logs.journal)
+        assert not any("body_base64" in step for step in request["steps"])
+
+
+def test_for_programs_it_is_said_that_something_was_left_out(logs: Logs) -> None:
+    logs.write(life_of("life-1", NOON_US, "replied"))
+    found = trace([logs.journal], "life-1")
+    assert as_json(found, bodies=False)["complete"] is True
+    found.is_cut = True
+    assert as_json(found, bodies=False)["complete"] is False

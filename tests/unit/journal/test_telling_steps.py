@@ -122,3 +122,7 @@ def test_what_has_not_ended_is_lost_only_if_its_own_life_did() -> None:
         assert told({**kept, "reason": reason}, lives=(own, later)).endswith(
             "the broker was killed since then, but it is guaranteed and goes on"
         )
+
+
+def test_a_call_that_is_never_tried_again_has_no_attempts() -> None:
+    assert explained(row("dispatched", **BOB)) == "to bob (ebus, back)"

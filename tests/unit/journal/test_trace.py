@@ -12,7 +12,7 @@ from polybus.errors import JournalMissing
 from polybus.journal import trace as trace_module
 from polybus.journal.reader import read_rows, segment_files
 from polybus.journal.record import NO_LINK, Row
-from polybus.journal.trace import Ambiguous, JournalMoved, Trace, trace
+from polybus.journal.trace import Ambiguous, JournalMoved, Trace, Traced, trace
 from support.journals import NOON_US, SECOND_US, Logs, damage_page, life_of
 
 
@@ -152,7 +152,8 @@ def test_three_brokers_in_a_row(tmp_path: Path) -> None:
     journals = [each.journal for each in places]
     for name in ("one-1", "two-1", "three-1", "id-one-1"):
         assert tokens(trace(journals, name)) == ["one-1", "two-1", "three-1"]
-    assert tokens(trace(journals[1:], "two-1")) == ["two-1", "three-1"]
+    for name in ("two-1", "three-1"):
+        assert tokens(trace(journals[1:], name)) == ["two-1", "three-1"]
     assert tokens(trace(journals[:1], "one-1")) == ["one-1"]
 
 
@@ -266,3 +267,89 @@ def test_what_is_archived_is_found_as_well(logs: Logs) -> None:
         assert tokens(trace([logs.journal], name)) == ["life-1"]
     with pytest.raises(JournalMissing):
         trace([logs.journal], "nobody")
+
+
+def test_a_request_that_was_refused_once_and_then_accepted(logs: Logs) -> None:
+    refused = Row("rejected", NOON_US - 9, "mdr", request_id=b"id-life-1", client=b"ada", reason="queue_full")
+    logs.write([refused, *life_of("life-1", NOON_US, "replied")])
+    assert tokens(trace([logs.journal], "id-life-1")) == ["id-life-1", "life-1"]
+    # By its token it is only the one that was accepted.
+    assert tokens(trace([logs.journal], "life-1")) == ["life-1"]
+
+
+def test_requests_of_other_brokers_whose_id_names_no_token(tmp_path: Path) -> None:
+    """Nobody knows where they began; those with the same id belong together."""
+    places = [Logs(tmp_path / name, "polybus") for name in "ab"]
+    for number, (place, request_id) in enumerate(zip(places, (b"plain", b"plain~1"), strict=True)):
+        came = life_of(f"life-{number}", NOON_US + number, "dispatched", "replied")
+        place.write(of(came, request_id=request_id, client_dialect="bridge", client=b"before"))
+    for name in ("life-0", "life-1"):
+        assert tokens(trace([place.journal for place in places], name)) == ["life-0", "life-1"]
+
+
+@pytest.mark.parametrize("request_id", [b"1", b""])
+def test_several_tokens_that_begin_alike_are_several_requests_whatever_their_ids(
+    logs: Logs, request_id: bytes
+) -> None:
+    for number in (1, 2):
+        logs.write(of(life_of(f"life-{number}", NOON_US + number, "replied"), request_id=request_id))
+    with pytest.raises(Ambiguous) as caught:
+        trace([logs.journal], "life")
+    assert [row["token"] for row in caught.value.found] == ["life-2", "life-1"]
+    assert tokens(trace([logs.journal], "life-2")) == ["life-2"]
+
+
+def test_rows_of_a_life_have_the_order_of_their_numbers_although_the_clock_was_set_back(logs: Logs) -> None:
+    accepted, replied = life_of("life-1", NOON_US, "replied")
+    logs.write([accepted, msgspec.structs.replace(replied, at=NOON_US - 3599 * SECOND_US)])
+    logs.archive()
+    assert len(segment_files(logs.journal)) == 2
+    (request,) = trace([logs.journal], "life-1").requests
+    assert [row["what"] for row in request.rows] == ["accepted", "replied"]
+
+
+def test_what_is_given_to_a_worker_again_has_not_ended(logs: Logs) -> None:
+    """Its end was not on disk when the broker was killed."""
+    logs.write(life_of("life-1", NOON_US, "dispatched", "replied"))
+    logs.write(life_of("life-1", NOON_US + SECOND_US, "requeued")[1:], life="next")
+    assert trace([logs.journal], "life-1").requests[0].end is not None
+    logs.write(life_of("life-1", NOON_US + 2 * SECOND_US, "dispatched")[1:], life="next")
+    assert trace([logs.journal], "life-1").requests[0].end is None
+
+
+def test_the_id_of_a_request_is_that_of_any_row_that_has_one() -> None:
+    def named(*names: str | None) -> str:
+        return Traced("t", "b", "j", [{"request_id": name} for name in names]).request_id
+
+    assert named("a", None) == named(None, "a") == named("", "a") == "a"
+    assert named(None, "") == named() == ""
+
+
+def test_a_token_is_the_name_of_one_request_even_if_others_have_it_as_their_id(logs: Logs) -> None:
+    for number in (1, 2, 3):
+        logs.write(of(life_of(f"life-{number}", NOON_US + number, "replied"), request_id=b"life-1"))
+    assert "life-1" in tokens(trace([logs.journal], "life-1"))
+
+
+def test_what_is_cut_anyway_is_not_followed_any_further(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that went from broker to broker, each time by two ways."""
+    monkeypatch.setattr(trace_module, "MOST", 3)
+    over: dict[str, Any] = {"worker_dialect": "bridge", "worker": b"next"}
+    came: dict[str, Any] = {"client_dialect": "bridge", "client": b"before"}
+    # A refusal has no token, and takes the place of no request.
+    logs.write([Row("rejected", NOON_US, request_id=b"one-1", client=b"ada", reason="queue_full")])
+    logs.write(of(life_of("one-1", NOON_US, "dispatched"), **over))
+    for before, after in (("one", "two"), ("two", "three"), ("three", "four"), ("four", "five")):
+        for number in (1, 2):
+            rows = of(life_of(f"{after}-{number}", NOON_US, "dispatched"), **over, **came)
+            logs.write(of(rows, request_id=f"{before}-1/{number}".encode()))
+    reads: list[Any] = []
+
+    def counted(*args: Any, **more: Any) -> Any:
+        reads.append(args)
+        return read_rows(*args, **more)
+
+    monkeypatch.setattr(trace_module, "read_rows", counted)
+    assert trace([logs.journal], "one-1").is_cut
+    # The first two brokers by its name, the third, the fourth, and the rows of what is shown.
+    assert len(reads) == 4
