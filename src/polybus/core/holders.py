@@ -321,9 +321,16 @@ def _come_back(bus: Tables, worker: Worker, now: float) -> None:
         reason="it is heard again",
     )
     for request in list(worker.inflight.values()):
-        if request.state in _WITHOUT_WORKER:
+        if request.state in _WITHOUT_WORKER and not _awaits_retry(bus, request, worker):
             take_up(bus, request, worker, now)
     feed(bus, worker, now)
+
+
+def _awaits_retry(bus: Tables, request: Request, worker: Worker) -> bool:
+    """Whether the worker took too long and the next attempt is due later. That attempt was counted: if the
+    request became the worker's own again, a failure of the same attempt would count once more."""
+    holding = bus.holders.get(request.token, {}).get(worker)
+    return holding is not None and holding.is_overdue and request.state is not RequestState.SUSPENDED
 
 
 def take_over(bus: Tables, request: Request, worker: Worker, now: float) -> None:

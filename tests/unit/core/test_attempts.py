@@ -1138,6 +1138,31 @@ def test_that_a_worker_took_too_long_is_counted_once_also_if_it_was_silent_befor
     check(stage)
 
 
+@pytest.mark.parametrize("word", ["failure", "answer"])
+def test_that_a_worker_took_too_long_is_counted_once_also_if_it_is_silent_after_that(
+    stage: LedgerStage, word: str
+) -> None:
+    stage.worker("w", heartbeat=Heartbeat(20.0))
+    stage.submit("c", "1", options=JobOptions(retries=2, timeout_s=10.0, backoff_s=60.0), ttl_s=1000.0)
+    request = stage.request("c", "1")
+    stage.wait(21.0)
+    assert (request.state, request.failures) == (RequestState.WAITING, 1)
+    assert worker("w") in stage.bus.silent
+    if word == "failure":
+        stage.fail("w", request.token)
+        assert (request.state, request.failures, stage.bus.counters.late) == (RequestState.WAITING, 1, 1)
+        check(stage)
+        assert stage.delivered() == [("w", "1")]
+        while request.state is RequestState.WAITING:
+            stage.heard("w")
+            stage.wait(1.0)
+        assert stage.delivered() == [("w", "1")], "the retry comes when it is due"
+    else:
+        stage.result("w", request.token, [b"after its time"])
+        assert stage.one(act.Answer).body == [b"after its time"]
+    check(stage)
+
+
 @pytest.mark.parametrize("endpoint", ["", "tcp://127.0.0.1:9"])
 def test_a_worker_that_is_watched_is_not_watched_twice(stage: LedgerStage, endpoint: str) -> None:
     heartbeat = Heartbeat(dead_after_s=1000.0)
