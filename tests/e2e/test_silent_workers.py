@@ -56,32 +56,43 @@ def answer(client: Peer, timeout_s: float) -> bytes:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_one_answer_of_slow_workers(dialect: str, count: int) -> None:
+def test_one_answer_of_slow_workers(count: int) -> None:
+    """All dialects at a time, each with a service of its own: nearly all of it is waiting."""
     with (
         LiveBroker(SETTINGS) as broker,
         Peer(broker["majordomo.clients"]) as client,
-        workers(broker, dialect, count, SLOW_S) as found,
+        ExitStack() as stack,
     ):
-        ask(client, dialect, count, SLOW_S)
-        assert answer(client, 10 * SLOW_S) == b"work done"
-        runs = [run for worker in found for run in worker.runs]
-        assert 1 <= len(runs) <= len(found)
+        of_dialect = {
+            dialect: stack.enter_context(workers(broker, dialect, count, SLOW_S)) for dialect in DIALECTS
+        }
+        services = {dialect: f"{dialect}-{count}-{SLOW_S:g}" for dialect in DIALECTS}
+        for dialect, service in services.items():
+            client.send(b"MDRC01", b"\x01", service.encode(), dialect.encode(), b"work")
+        answered = [client.recv(patient(10 * SLOW_S)) for _ in DIALECTS]
+        assert sorted(frames[3].decode() for frames in answered) == DIALECTS
+        for frames in answered:
+            assert (frames[:2], frames[4:]) == ([b"MDRC01", b"\x03"], [b"work done"]), frames[3]
+        for dialect, found in of_dialect.items():
+            runs = [run for worker in found for run in worker.runs]
+            assert 1 <= len(runs) <= len(found), dialect
         totals = broker.ask("status")
-        assert totals["workers_lost"] >= 1, "they were silent for too long"
-        assert totals["replied"] == 1
+        assert totals["workers_lost"] >= len(DIALECTS), "they were silent for too long"
+        assert totals["replied"] == len(DIALECTS)
         # Nothing more reaches the client, whoever else is done.
         assert client.get(SLOW_S + DEAD_S) is None
         # They work again, all of them, on whatever connection they have.
-        service = f"{dialect}-{count}-{SLOW_S:g}"
-        at_once = 1 if dialect == "dbp" else count
-        wait_for(lambda: broker.has_workers(service, count=at_once))
-        for worker in found:
-            worker.handler_s = 0.0
-        for number in range(2 * count):
-            client.send(b"MDRC01", b"\x01", service.encode(), b"again%d" % number, b"again")
-            assert client.recv()[3:] == [b"again%d" % number, b"again done"]
-        assert sum(b"again" in worker.runs for worker in found) >= at_once
+        for dialect, found in of_dialect.items():
+            service = services[dialect]
+            at_once = 1 if dialect == "dbp" else count
+            wait_for(lambda service=service, at_once=at_once: broker.has_workers(service, count=at_once))
+            for worker in found:
+                worker.handler_s = 0.0
+            for number in range(2 * count):
+                again = b"%s again %d" % (dialect.encode(), number)
+                client.send(b"MDRC01", b"\x01", service.encode(), again, b"again")
+                assert client.recv()[3:] == [again, b"again done"]
+            assert sum(b"again" in worker.runs for worker in found) >= at_once, dialect
 
 
 @pytest.mark.parametrize("dialect", sorted(set(DIALECTS) - {"dbp"}))
