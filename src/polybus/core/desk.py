@@ -240,6 +240,8 @@ def _new_id(bus: Tables, call: Call) -> bytes:
 def _check_service(name: str) -> None:
     if name.startswith(BUILT_IN_NAME):
         raise Refused(Reason.BAD_JOB, f"{name} is a service of the broker itself; a job goes to a worker's")
+    if not envelope.is_name(name):
+        raise Refused(Reason.BAD_JOB, f"{name[:40]!r} is no name: it takes 1 to 255 bytes of printable text")
 
 
 def _check_store(bus: Tables, guarantee: bool) -> None:

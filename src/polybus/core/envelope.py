@@ -17,7 +17,9 @@ from polybus.core.model import JobOptions
 
 MAX_HEAD_BYTES: Final = 16 * 1024 * 1024
 USUAL_OPTIONS: Final = 1024
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
+# As on the wire (`wire.frames`), where every worker says what it offers.
+MAX_NAME_BYTES: Final = 255
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
 JobId = Annotated[str, Meta(min_length=1, max_length=200)]
 Retries = Annotated[int, Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Meta(ge=0, le=10 * 31_536_000)]
@@ -131,6 +133,11 @@ def encoded(name: str) -> bytes:
     if name != _last_name:
         _last_name, _last_encoded = name, name.encode()
     return _last_encoded
+
+
+def is_name(name: str) -> bool:
+    """Whether all dialects take it for the name of a service: printable text of 1 to 255 bytes."""
+    return 0 < len(encoded(name)) <= MAX_NAME_BYTES and name.isprintable()
 
 
 _usual_options: Final[dict[Any, JobOptions]] = {}

@@ -22,7 +22,7 @@ from polybus.core import events, ledger, written
 from polybus.core.actions import Accept, Refuse, Reschedule
 from polybus.core.cron import BadSchedule
 from polybus.core.durable import after_written
-from polybus.core.envelope import Name, Retries, Seconds
+from polybus.core.envelope import Name, Retries, Seconds, is_name
 from polybus.core.intake import BUILT_IN, accept, admit, governed
 from polybus.core.lifecycle import BusState
 from polybus.core.model import JobOptions, Reason
@@ -308,6 +308,9 @@ def answer(bus: Tables, body: bytes, now: float) -> bytes:
 def _add(bus: Tables, question: Question, now: float) -> Any:
     if question.queue is None:
         raise ScheduleRefused(Reason.BAD_SCHEDULE, "name the queue that gets the job")
+    if not is_name(question.queue):
+        detail = f"{question.queue[:40]!r} is no name of a queue: 1 to 255 bytes of printable text"
+        raise ScheduleRefused(Reason.BAD_SCHEDULE, detail)
     queue, message = question.queue.encode(), question.message.encode()
     book = _book(bus)
     entry = ledger.ScheduleEntry(

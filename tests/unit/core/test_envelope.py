@@ -10,6 +10,7 @@ import pytest
 from polybus.core import envelope
 from polybus.core.envelope import BadEnvelope, JobSpec, Listed, Submission
 from polybus.core.model import JobOptions
+from polybus.wire import frames
 
 YEARS_S = 10 * 365 * 24 * 3600
 
@@ -229,3 +230,21 @@ def test_the_result_of_a_job_goes_to_the_one_that_follows(
     body: str, result: list[bytes], expected: bytes
 ) -> None:
     assert envelope.with_result(body, result) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("", False),
+        ("a", True),
+        ("Straße 7", True),
+        ("a" * 255, True),
+        ("a" * 256, False),
+        ("é" * 127 + "a", True),
+        ("é" * 128, False),
+        ("a\nb", False),
+        ("a\0", False),
+    ],
+)
+def test_names_are_what_dialects_take_for_one(name: str, is_one: bool) -> None:
+    assert envelope.is_name(name) == frames.is_name(name.encode()) == is_one

@@ -645,6 +645,7 @@ def test_without_a_key_the_same_job_is_the_same_schedule(clock: Clockwork) -> No
         (b'{"do": "dance"}', "dance"),
         (b'{"do": "add", "queue": "q", "evry_s": 1}', "evry_s"),
         (b'{"do": "add", "every_s": 1}', "queue"),
+        (b'{"do": "add", "queue": "a\\nb", "every_s": 1}', "no name of a queue"),
         (b'{"do": "add", "queue": "q"}', "either"),
         (b'{"do": "add", "queue": "q", "every_s": 0}', "interval"),
         (b'{"do": "add", "queue": "q", "every_s": 1, "runs": 0}', "runs"),

@@ -122,6 +122,24 @@ def test_what_is_kept_in_memory_are_requests_that_have_not_ended() -> None:
         assert sum(part.num_rows for part in fates._parts) == number + 1
 
 
+def test_what_is_kept_is_not_looked_at_again_with_everything_that_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a journal with many requests that have not ended would take for ever."""
+    looks: list[int] = []
+    settle = Fates.settle
+
+    def counted(fates: Fates) -> None:
+        settle(fates)
+        looks.append(sum(part.num_rows for part in fates._parts))
+
+    monkeypatch.setattr(Fates, "settle", counted)
+    fates = Fates(10)
+    for number in range(100):
+        fates.add(table(row(number, "accepted", f"open-{number}")))
+    assert len(looks) < 6
+
+
 def test_requests_without_their_beginning() -> None:
     rows = table(row(1, "accepted"), row(2, "replied"), row(3, "replied", "old-2"), row(4, "failed", "old-2"))
     assert unbegun(rows) == ["old-2"]

@@ -404,6 +404,19 @@ def test_records_that_make_no_sense_are_told_and_what_follows_them_is_read(tmp_p
     assert text.startswith(f"{bad}: at byte {len(head)}: ")
 
 
+def test_a_hole_before_records_that_make_no_sense_has_a_row_whatever_time_they_tell(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    logs.write(rows(0, 2))
+    bad = logs.write(rows(2, 1))
+    head = write_head(LogHead("tested", "life", 2, 0.0))
+    bad.write_bytes(head + write_batch(5, 1, b"\xff" * 16))
+    told: list[str] = []
+    found = [(row["seq"], row["what"], row["size"]) for row in everything(tmp_path, damage=told.append)]
+    assert found[2:] == [(4, "hole", 2)]
+    (text,) = told
+    assert text.startswith(f"{bad}: at byte {len(head)}: ")
+
+
 def test_batches_that_are_archived_already_are_passed_over(tmp_path: Path) -> None:
     """A log that the archiver has read to its end may still be there after a power cut."""
     logs = Logs(tmp_path)

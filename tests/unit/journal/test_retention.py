@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 
 import pytest
+from msgspec import Struct
 
 from polybus.journal import retention as retention_module
 from polybus.journal.retention import (
@@ -189,6 +191,28 @@ def test_no_hour_goes_before_an_older_one_that_somebody_reads(tmp_path: Path) ->
     assert (removal.hours, removal.held) == ((), "spark has read up to 0 only")
     assert older.exists()
     assert younger.exists()
+
+
+def test_a_full_disk_does_not_keep_what_would_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = hour(tmp_path, "date=2026-11-16/hour=01")
+    write = retention_module.write_note
+
+    def on_full_disk(file: Path, value: Struct) -> None:
+        if path.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(file, value)
+
+    monkeypatch.setattr(retention_module, "write_note", on_full_disk)
+    retention = Retention(tmp_path, 1.0, 0, lambda: NOW)
+    # It had better be written down before the files go; where that is not possible they go all the same.
+    with pytest.raises(OSError, match="No space left"):
+        retention.turn()
+    assert path.exists()
+    assert retention.turn().hours == ("2026-11-16T01",)
+    assert not path.exists()
+    assert Retention(tmp_path, 1.0, 0).retained.since == "2026-11-16T02"
 
 
 def test_a_file_that_is_gone_already_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

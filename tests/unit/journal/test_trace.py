@@ -353,3 +353,18 @@ def test_what_is_cut_anyway_is_not_followed_any_further(logs: Logs, monkeypatch:
     assert trace([logs.journal], "one-1").is_cut
     # The first two brokers by its name, the third, the fourth, and the rows of what is shown.
     assert len(reads) == 4
+
+
+def test_a_request_whose_id_begins_with_its_own_token(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients make up their ids themselves: such a request is not looked for again and again."""
+    over: dict[str, Any] = {"worker_dialect": "bridge", "worker": b"next"}
+    logs.write(of(life_of("one-1", NOON_US, "dispatched", "replied"), request_id=b"one-1/0", **over))
+    reads: list[Any] = []
+
+    def counted(*args: Any, **more: Any) -> Any:
+        reads.append(args)
+        assert len(reads) < 10
+        return read_rows(*args, **more)
+
+    monkeypatch.setattr(trace_module, "read_rows", counted)
+    assert tokens(trace([logs.journal], "one-1")) == ["one-1"]

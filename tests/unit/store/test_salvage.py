@@ -88,6 +88,13 @@ def test_a_vanished_row_is_counted(source: Path, tmp_path: Path) -> None:
     assert lost(salvage(source, tmp_path / "new"), "schedule") == 1
 
 
+def test_a_row_whose_number_became_zero_is_named(source: Path, tmp_path: Path) -> None:
+    change(source, "UPDATE schedule SET id = 0 WHERE id = 1")
+    report = salvage(source, tmp_path / "new")
+    (told,) = [told for told in report.tables if told.table == "schedule"]
+    assert (told.broken, told.lost) == ([0], 1)
+
+
 def test_the_source_is_not_touched(source: Path, tmp_path: Path) -> None:
     change(source, "UPDATE meta SET crc = 1")
     before = {file.name: file.read_bytes() for file in source.iterdir()}

@@ -540,6 +540,15 @@ def test_dead_letters_of_one_service_are_found_among_many(store: SqliteStore) ->
     assert store.dead_beyond(600, 9) == store.dead_beyond(900, 9) == []
 
 
+def test_damage_behind_the_dead_letters_that_were_asked_for_is_nobodys_trouble(store: SqliteStore) -> None:
+    store.write([Ended(token(number), None, letter(number)) for number in range(4)])
+    assert store._db is not None
+    store._db.execute("UPDATE dead SET crc = crc + 1 WHERE id = 3")
+    assert store.dead(2) == [letter(0), letter(1)]
+    with pytest.raises(StoreDamaged, match="dead 3: its checksum is wrong"):
+        store.dead(3)
+
+
 @pytest.mark.parametrize(
     ("rows", "sizes"),
     [
