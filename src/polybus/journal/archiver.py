@@ -24,20 +24,16 @@ from msgspec import Struct
 
 from polybus.errors import JournalDamaged
 from polybus.journal import log
-from polybus.journal.batches import tables_in
-from polybus.journal.columns import to_table
+from polybus.journal.batches import hole_before, tables_in
 from polybus.journal.log import (
     DAMAGED,
-    Batch,
     Damage,
-    LogHead,
     log_files,
     make_folder,
     read_batches,
     read_head,
     sync_folder,
 )
-from polybus.journal.record import Row, write_row
 from polybus.journal.segment import SegmentWriter
 
 SEGMENTS: Final = "segments"
@@ -162,7 +158,7 @@ class Archiver:
                 missing = batch.first - expected.get(head.life, 1)
                 if missing > 0:
                     lost += missing
-                    tables.append(self._hole(head, batch, missing))
+                    tables.append(hole_before(head, batch, missing))
                     expected[head.life] = batch.first
                 if isinstance(table, JournalDamaged):
                     # Its checksum is right, so it was written wrong: the next batch has a hole before it.
@@ -192,13 +188,6 @@ class Archiver:
                 path.unlink(missing_ok=True)
         sync_folder(self._open)
         self._plan.unlink()
-
-    def _hole(self, head: LogHead, batch: Batch, missing: int) -> pa.Table:
-        """A row that stands for those that are missing before a batch."""
-        detail = f"{missing} records are missing: they could not be written, or were damaged"
-        at = int.from_bytes(batch.payload[8:16], "little", signed=True)
-        record = write_row(Row("hole", at, size=missing, detail=detail))
-        return to_table(head, batch.first - 1, 1, record)
 
     def _write_segments(self, name: str, table: pa.Table) -> tuple[Path, ...]:
         # By the hour; nearly always it is one.

@@ -14,8 +14,11 @@ import pyarrow as pa
 from polybus.errors import JournalDamaged
 from polybus.journal.columns import to_table
 from polybus.journal.log import Batch, Damage, LogHead
+from polybus.journal.record import Row, write_row
 
 JOINED_BYTES: Final = 4 * 1024 * 1024
+# The year 10000, in microseconds: neither a date nor a folder of segments can be made of later times.
+_NO_DATE_US: Final = 253_402_300_800_000_000
 
 
 def tables_in(
@@ -51,3 +54,14 @@ def _tables(head: LogHead, parts: list[Batch]) -> Iterator[tuple[Batch, pa.Table
             return
         for part in parts:
             yield from _tables(head, [part])
+
+
+def hole_before(head: LogHead, batch: Batch, missing: int) -> pa.Table:
+    """The row that stands for those that are missing before a batch. Its time is that of the batch's first
+    record, or the log's if the batch is nonsense."""
+    detail = f"{missing} records are missing: they could not be written, or were damaged"
+    at = int.from_bytes(batch.payload[8:16], "little", signed=True)
+    if not 0 <= at < _NO_DATE_US:
+        at = int(head.created_at * 1_000_000)
+    record = write_row(Row("hole", at, size=missing, detail=detail))
+    return to_table(head, batch.first - 1, 1, record)

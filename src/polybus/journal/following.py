@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 
 from polybus.errors import JournalDamaged
 from polybus.journal.archiver import OPEN_LOGS, PLAN, STATE
+from polybus.journal.batches import hole_before
 from polybus.journal.columns import SCHEMA, to_table
 from polybus.journal.log import FINISHED, OPEN, Batch, log_files, parse_head, split_batches
 from polybus.journal.reader import (
     OpenedLog,
     Snapshot,
     Told,
-    hole_before,
     is_in_range,
     read_logs,
     read_segment,

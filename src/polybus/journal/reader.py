@@ -25,10 +25,9 @@ import pyarrow.dataset as ds
 
 from polybus.errors import JournalDamaged, JournalMissing, JournalMoved
 from polybus.journal import archiver
-from polybus.journal.batches import tables_in
-from polybus.journal.columns import SCHEMA, STAMP, to_table
-from polybus.journal.log import FINISHED, OPEN, Batch, Damage, LogHead, log_files, parse_head, split_batches
-from polybus.journal.record import Row, write_row
+from polybus.journal.batches import hole_before, tables_in
+from polybus.journal.columns import SCHEMA, STAMP
+from polybus.journal.log import FINISHED, OPEN, Damage, log_files, parse_head, split_batches
 from polybus.journal.segment import in_order, sections
 
 COMPACTED: Final = "compacted"
@@ -323,11 +322,3 @@ def read_logs(
                 continue
             expected[head.life] = batch.first + batch.count
             yield log, table
-
-
-def hole_before(head: LogHead, batch: Batch, missing: int) -> pa.Table:
-    """The row that stands for those that are missing before a batch."""
-    detail = f"{missing} records are missing: they could not be written, or were damaged"
-    at = int.from_bytes(batch.payload[8:16], "little", signed=True)
-    record = write_row(Row("hole", at, size=missing, detail=detail))
-    return to_table(head, batch.first - 1, 1, record)

@@ -329,6 +329,14 @@ def test_holes_before_and_in_place_of_a_batch_that_makes_no_sense_do_not_overlap
     assert found == [(1, "beat", 0), (3, "hole", 2), (5, "hole", 2), (6, "beat", 0)]
 
 
+def test_a_hole_before_nonsense_that_tells_an_impossible_time_is_archived(tmp_path: Path) -> None:
+    """The archiver's process would end of it, and again after every start."""
+    batches(tmp_path, beat(1), write_batch(4, 2, b"\xff" * 15 + b"\x7f"))
+    assert archive(tmp_path).lost == 2
+    found = [(row["seq"], row["what"], row["size"]) for row in stored(tmp_path).to_pylist()]
+    assert sorted(found) == [(1, "beat", 0), (3, "hole", 2)]
+
+
 @pytest.mark.parametrize(("logs", "turns"), [(0.5, 1), (1.5, 2), (2.5, 3)])
 def test_a_turn_takes_about_as_many_rows_as_a_segment_has(tmp_path: Path, logs: float, turns: int) -> None:
     """A row is taken for a hundred bytes. A segment must be there soon, however many logs are waiting."""

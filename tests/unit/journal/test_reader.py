@@ -20,6 +20,8 @@ from polybus.journal.reader import COMPACTED, find_journal, read_rows, segment_f
 from polybus.journal.record import Row, write_row
 from support.journals import HOUR_US, NOON_US, Logs, archive, damage_page, everything
 
+OF_LOG = datetime(2026, 1, 2, 3, 4, 5, 500_000, UTC)
+
 
 def rows(first: int, count: int, step_us: int = 1000) -> list[Row]:
     return [Row("accepted", NOON_US + n * step_us, token=b"t%d" % n) for n in range(first, first + count)]
@@ -404,15 +406,28 @@ def test_records_that_make_no_sense_are_told_and_what_follows_them_is_read(tmp_p
     assert text.startswith(f"{bad}: at byte {len(head)}: ")
 
 
-def test_a_hole_before_records_that_make_no_sense_has_a_row_whatever_time_they_tell(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "told_at"),
+    [
+        (-1, OF_LOG),
+        (0, datetime(1970, 1, 1, tzinfo=UTC)),
+        (253_402_300_799_999_999, datetime.max.replace(tzinfo=UTC)),
+        (253_402_300_800_000_000, OF_LOG),
+        (2**63 - 1, OF_LOG),
+    ],
+)
+def test_a_hole_before_records_that_make_no_sense_has_a_row_whatever_time_they_tell(
+    tmp_path: Path, at: int, told_at: datetime
+) -> None:
     logs = Logs(tmp_path)
     logs.write(rows(0, 2))
     bad = logs.write(rows(2, 1))
-    head = write_head(LogHead("tested", "life", 2, 0.0))
-    bad.write_bytes(head + write_batch(5, 1, b"\xff" * 16))
+    head = write_head(LogHead("tested", "life", 2, OF_LOG.timestamp()))
+    bad.write_bytes(head + write_batch(5, 1, b"\xff" * 8 + at.to_bytes(8, "little", signed=True)))
     told: list[str] = []
-    found = [(row["seq"], row["what"], row["size"]) for row in everything(tmp_path, damage=told.append)]
-    assert found[2:] == [(4, "hole", 2)]
+    (*_, hole) = everything(tmp_path, damage=told.append)
+    assert (hole["seq"], hole["what"], hole["size"]) == (4, "hole", 2)
+    assert hole["at"] == told_at
     (text,) = told
     assert text.startswith(f"{bad}: at byte {len(head)}: ")
 
