@@ -296,14 +296,19 @@ def expire_due(bus: Tables, now: float) -> None:
         if request.expires_at > now:
             break
         due.append(request)
+    freed: list[Worker] = []
     for request in due:
         waited = f"no answer within {request.expires_at - request.accepted_at:g} s"
         detail = f"{waited}, no worker was free" if request.worker is None else f"{waited}, a worker has it"
         bus.counters.expired += 1
-        freed = _abandon(bus, request, now)
+        worker = _abandon(bus, request, now)
+        if worker is not None:
+            freed.append(worker)
         end(bus, request, EXPIRE, Reason.EXPIRED, detail, [], now)
-        if freed is not None:
-            slot_back(bus, freed, now)
+    # Not before all have ended: what is due, too, may be the next one in a queue.
+    for worker in freed:
+        slot_back(bus, worker, now)
+    for request in due:
         if request.service.limited:
             flow(bus, request.service, now)
 

@@ -7,7 +7,7 @@ import pytest
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.lifecycle import RequestState
-from polybus.core.model import Heartbeat, Limits, Reason
+from polybus.core.model import Heartbeat, Limits, QueuePolicy, Reason
 from support.stage import Stage, client, worker
 
 # -- answered -----------------------------------------------------------------------------------------
@@ -384,6 +384,33 @@ def test_expired_requests_in_a_queue_are_never_handed_out() -> None:
     assert len(stage.actions(act.Refuse)) == 2
     stage.worker("w", credit=4)
     assert stage.delivered() == [("w", "2"), ("w", "4")]
+
+
+def test_what_expires_together_is_not_handed_out_in_between() -> None:
+    stage = Stage()
+    held = stage.worker("w", forgets_stopped=True)
+    for number in range(4):
+        stage.submit("c", str(number), ttl_s=1.0)
+    stage.submit("c", "patient", ttl_s=9.0)
+    assert stage.delivered() == [("w", "0")]
+    stage.wait(1.1)
+    assert len(stage.actions(act.Stop)) == 1
+    assert len(stage.actions(act.Refuse)) == 4
+    assert stage.delivered() == [("w", "patient")]
+    assert held.free == 0
+
+
+def test_what_expires_together_is_not_handed_out_because_its_queue_may_start_another() -> None:
+    stage = Stage()
+    stage.bus.change_policies([("echo", QueuePolicy(concurrency=1))])
+    stage.worker("w", credit=9)
+    for number in range(4):
+        stage.submit("c", str(number), ttl_s=1.0)
+    stage.submit("c", "patient", ttl_s=9.0)
+    assert stage.delivered() == [("w", "0")]
+    stage.wait(1.1)
+    assert len(stage.actions(act.Refuse)) == 4
+    assert stage.delivered() == [("w", "patient")]
 
 
 # -- cannot be delivered ------------------------------------------------------------------------------
