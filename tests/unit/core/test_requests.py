@@ -329,6 +329,19 @@ def test_a_client_that_left_is_told_nothing(withdraw: bool) -> None:
 # -- expired ------------------------------------------------------------------------------------------
 
 
+def test_of_a_client_that_left_nothing_is_handed_out_while_it_is_withdrawn() -> None:
+    stage = Stage()
+    stage.worker("w", forgets_stopped=True)
+    for number in range(4):
+        stage.submit("c", str(number))
+    stage.submit("d", "other")
+    assert stage.delivered() == [("w", "0")]
+    stage.do(events.ClientGone(client("c"), withdraw=True))
+    assert stage.one(act.Stop)
+    assert stage.delivered() == [("w", "other")]
+    assert stage.bus.counters.cancelled == 4
+
+
 def test_a_queued_request_expires() -> None:
     stage = Stage()
     stage.submit("c", "1", ttl_s=1.0)
