@@ -56,6 +56,8 @@ def on_undeliverable(bus: Tables, event: events.Undeliverable, now: float) -> No
     if worker is None or request is None:
         return
     del worker.inflight[request.token]
+    if bus.holders:
+        holders.forget_one(bus, request.token, worker)
     worker.free += 1
     if request.state not in TERMINAL and request.worker is worker:
         bus.counters.failed += 1
@@ -247,3 +249,4 @@ def claim(bus: Tables, worker: Worker, tokens: tuple[bytes, ...], now: float) ->
             bus.actions.append(Stop(worker, token))
             continue
         holders.adopt(bus, request, worker, now)
+    refile(worker)

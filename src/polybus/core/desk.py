@@ -21,7 +21,7 @@ from polybus.core.lifecycle import RequestState
 from polybus.core.model import Address, Body, JobOptions, Reason
 from polybus.core.records import Request, Service
 from polybus.core.replies import body_size
-from polybus.core.requests import withdraw
+from polybus.core.requests import waiting_first, withdraw
 from polybus.core.waiting import Waiter
 
 if TYPE_CHECKING:
@@ -344,14 +344,12 @@ def _cancel(bus: Tables, call: Call, body: Body, now: float) -> None:
     group = bus.groups.get(job_id)
     if group is not None:
         ids = [flows.member_id(job_id, position) for position in range(group.size)]
-    cancelled = False
     lines_before = len(bus.lines)
-    for one in ids:
-        request = bus.desk.known.get(one)
-        if isinstance(request, Request):
-            withdraw(bus, request, "it was cancelled by its id", now)
-            cancelled = True
-    _answer(bus, call, {"cancelled": cancelled}, lines_before)
+    found = [bus.desk.known.get(one) for one in ids]
+    requests = waiting_first(known for known in found if isinstance(known, Request))
+    for request in requests:
+        withdraw(bus, request, "it was cancelled by its id", now)
+    _answer(bus, call, {"cancelled": bool(requests)}, lines_before)
 
 
 def _must_know(bus: Tables, job_id: bytes) -> None:

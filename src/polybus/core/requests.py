@@ -6,6 +6,7 @@ one terminal state through `end`, which is the only place that lets go of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -265,7 +266,7 @@ def on_cancel(bus: Tables, event: events.Cancel, now: float) -> None:
 def on_client_gone(bus: Tables, event: events.ClientGone, now: float) -> None:
     bus.waiters.forget_all(event.client)
     client = bus.clients.get(event.client)
-    for request in list(client.outstanding.values()) if client else ():
+    for request in waiting_first(client.outstanding.values()) if client else ():
         # Should it come back and ask again, it is answered again.
         request.options = structs.replace(request.options, reply_requested=False)
         # What is guaranteed survives its client.
@@ -277,6 +278,11 @@ def on_cancel_token(bus: Tables, event: events.CancelToken, now: float) -> None:
     request = bus.requests.get(event.token)
     if request is not None:
         withdraw(bus, request, event.why, now)
+
+
+def waiting_first(requests: Iterable[Request]) -> list[Request]:
+    """In the order in which to withdraw them: else a slot that becomes free is given to the next of them."""
+    return sorted(requests, key=lambda request: request.worker is not None)
 
 
 def withdraw(bus: Tables, request: Request, detail: str, now: float) -> None:
@@ -296,14 +302,19 @@ def expire_due(bus: Tables, now: float) -> None:
         if request.expires_at > now:
             break
         due.append(request)
+    freed: list[Worker] = []
     for request in due:
         waited = f"no answer within {request.expires_at - request.accepted_at:g} s"
         detail = f"{waited}, no worker was free" if request.worker is None else f"{waited}, a worker has it"
         bus.counters.expired += 1
-        freed = _abandon(bus, request, now)
+        worker = _abandon(bus, request, now)
+        if worker is not None:
+            freed.append(worker)
         end(bus, request, EXPIRE, Reason.EXPIRED, detail, [], now)
-        if freed is not None:
-            slot_back(bus, freed, now)
+    # Not before all have ended: what is due, too, may be the next one in a queue.
+    for worker in freed:
+        slot_back(bus, worker, now)
+    for request in due:
         if request.service.limited:
             flow(bus, request.service, now)
 

@@ -36,7 +36,8 @@ class Timers(Generic[T]):
 
     def set(self, item: T, at: float) -> None:
         """Make `item` due at `at`, never earlier and at most one slot later. It must have no deadline yet."""
-        slot = int(at * SLOTS_PER_S) + 1
+        # A deadline that was over before the clock began has a slot like others: 0 means none.
+        slot = int(at * SLOTS_PER_S) + 1 or 1
         item.slot = slot
         bucket = self._slots.get(slot)
         if bucket is None:

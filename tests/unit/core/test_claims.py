@@ -58,6 +58,17 @@ def test_a_claimed_request_is_told_and_has_its_time_limit_again() -> None:
     assert stage.one(act.Stop).token == token
 
 
+def test_a_worker_whose_slots_are_taken_by_what_it_claims_is_given_nothing_more() -> None:
+    stage, token = orphaned()
+    stage.worker("v")
+    stage.do(events.WorkerUp(worker("w"), "w", ((b"echo", 0),), NEVER_DEAD, 1, holding=(token,)))
+    stage.submit("c", "2")
+    stage.submit("c", "3")
+    assert stage.delivered() == [("v", "2")]
+    stage.result("w", token)
+    assert stage.delivered() == [("w", "3")]
+
+
 def test_requests_that_ask_for_something_are_counted_like_others() -> None:
     stage = Stage()
     stage.submit("c", "1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 
@@ -86,3 +86,36 @@ def test_due_times_that_are_further_apart_than_what_is_counted(until: str, count
     cron = Cron("0 12 */28 2 MON#5", "UTC")
     assert cron.after(at("1988-02-29 12:00")) == at("2016-02-29 12:00")
     assert cron.passed(at("1988-02-29 12:00"), at(until)) == (count, at(last))
+
+
+class Counted(Cron):
+    """Counts how often a due time was looked for, and how often all those of a day were listed."""
+
+    searches = 0
+    lists = 0
+
+    def after(self, at: float) -> float:
+        self.searches += 1
+        return super().after(at)
+
+    def _list(self, day: date) -> list[int]:
+        self.lists += 1
+        return super()._list(day)
+
+
+def test_days_with_a_change_of_the_clocks_are_counted_as_a_whole() -> None:
+    cron = Counted("* * * * * *", "Europe/Berlin")
+    cron.searches = 0
+    first, until = at("2026-03-28 00:00"), at("2026-03-31 00:00")
+    assert cron.passed(first, until) == (3 * 86_400 + 1, until)
+    assert cron.searches <= 5, "about one for each day, however many times it has"
+
+
+def test_the_due_times_of_a_day_with_a_change_of_the_clocks_are_listed_once() -> None:
+    cron = Counted("* * * * *", "Europe/Berlin")
+    cron.lists = 0
+    due = at("2026-03-29 00:00")
+    for _ in range(100):
+        due = cron.after(due)
+    assert due == at("2026-03-29 01:40")
+    assert cron.lists == 1

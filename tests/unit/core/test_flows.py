@@ -448,6 +448,16 @@ def test_a_member_that_is_revived_before_its_group_has_ended(stage: LedgerStage)
     assert stage.one(act.Answer).body == [b'["a","b"]']
 
 
+def test_of_a_group_that_is_cancelled_nothing_is_handed_out_any_more(stage: LedgerStage) -> None:
+    stage.worker("w", forgets_stopped=True)
+    stage.group("g", *({"service": "echo", "guarantee": False} for _ in range(4)))
+    stage.submit("d", "other")
+    assert stage.delivered() == [("w", "g/0")]
+    stage.call("c", "x", "cancel", b"g")
+    assert stage.one(act.Stop)
+    assert stage.delivered() == [("w", "other")]
+
+
 def test_cancelling_a_group_cancels_what_has_not_ended(stage: LedgerStage) -> None:
     stage.group("g", step("echo"), step("b"), step("unserved"), then=[step("c")], reply="result")
     stage.write()

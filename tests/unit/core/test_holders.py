@@ -1158,3 +1158,15 @@ def test_a_worker_that_forgets_what_it_is_told_to_stop_is_not_lost_twice_either(
         check(stage)
     assert stage.delivered() == [("w", "1")]
     assert stage.request("c", "1").state is RequestState.DISPATCHED
+
+
+def test_who_never_got_a_request_is_not_taken_for_one_that_works_on_it() -> None:
+    stage = Stage()
+    token = busy(stage, "w", "v")
+    # In the turn in which it was given away, the silent one sends a part; the other's message cannot be made.
+    stage.part("w", token)
+    stage.do(events.Undeliverable(worker("v"), token, "two frames"))
+    check(stage)
+    stage.gone("w")
+    assert stage.delivered() == [("v", "1")]
+    check(stage)

@@ -282,6 +282,17 @@ def test_a_datagram_is_due_exactly_one_interval_after_the_last(after_s: float, i
     assert len(stage.actions(act.Beckon)) == is_sent
 
 
+def test_datagrams_that_come_in_every_turn_do_not_put_off_ours() -> None:
+    stage = beckoned()
+    # A little more than four intervals.
+    for _ in range(4 * 64 + 8):
+        stage.now += SIXTEENTH / 4
+        # As in a broker, which hears what came in before it looks at what is due.
+        pulse(stage)
+        stage.do(events.Tick())
+    assert len(stage.actions(act.Beckon)) == 4
+
+
 def test_after_a_standstill_of_exactly_two_intervals_no_datagram_is_made_up_for() -> None:
     stage = beckoned()
     stage.now = 1002.0

@@ -7,7 +7,7 @@ import pytest
 from polybus.core import actions as act
 from polybus.core import events
 from polybus.core.lifecycle import RequestState
-from polybus.core.model import Heartbeat, Limits, Reason
+from polybus.core.model import Heartbeat, Limits, QueuePolicy, Reason
 from support.stage import Stage, client, worker
 
 # -- answered -----------------------------------------------------------------------------------------
@@ -329,6 +329,19 @@ def test_a_client_that_left_is_told_nothing(withdraw: bool) -> None:
 # -- expired ------------------------------------------------------------------------------------------
 
 
+def test_of_a_client_that_left_nothing_is_handed_out_while_it_is_withdrawn() -> None:
+    stage = Stage()
+    stage.worker("w", forgets_stopped=True)
+    for number in range(4):
+        stage.submit("c", str(number))
+    stage.submit("d", "other")
+    assert stage.delivered() == [("w", "0")]
+    stage.do(events.ClientGone(client("c"), withdraw=True))
+    assert stage.one(act.Stop)
+    assert stage.delivered() == [("w", "other")]
+    assert stage.bus.counters.cancelled == 4
+
+
 def test_a_queued_request_expires() -> None:
     stage = Stage()
     stage.submit("c", "1", ttl_s=1.0)
@@ -384,6 +397,33 @@ def test_expired_requests_in_a_queue_are_never_handed_out() -> None:
     assert len(stage.actions(act.Refuse)) == 2
     stage.worker("w", credit=4)
     assert stage.delivered() == [("w", "2"), ("w", "4")]
+
+
+def test_what_expires_together_is_not_handed_out_in_between() -> None:
+    stage = Stage()
+    held = stage.worker("w", forgets_stopped=True)
+    for number in range(4):
+        stage.submit("c", str(number), ttl_s=1.0)
+    stage.submit("c", "patient", ttl_s=9.0)
+    assert stage.delivered() == [("w", "0")]
+    stage.wait(1.1)
+    assert len(stage.actions(act.Stop)) == 1
+    assert len(stage.actions(act.Refuse)) == 4
+    assert stage.delivered() == [("w", "patient")]
+    assert held.free == 0
+
+
+def test_what_expires_together_is_not_handed_out_because_its_queue_may_start_another() -> None:
+    stage = Stage()
+    stage.bus.change_policies([("echo", QueuePolicy(concurrency=1))])
+    stage.worker("w", credit=9)
+    for number in range(4):
+        stage.submit("c", str(number), ttl_s=1.0)
+    stage.submit("c", "patient", ttl_s=9.0)
+    assert stage.delivered() == [("w", "0")]
+    stage.wait(1.1)
+    assert len(stage.actions(act.Refuse)) == 4
+    assert stage.delivered() == [("w", "patient")]
 
 
 # -- cannot be delivered ------------------------------------------------------------------------------

@@ -73,6 +73,17 @@ def test_a_withdrawn_deadline_never_comes() -> None:
     assert timers.due(2.0) == [kept]
 
 
+@given(at=st.floats(-10.0, 0.0) | st.floats(-0.1, -0.05))
+def test_a_deadline_from_before_the_clock_began_is_one_like_others(at: float) -> None:
+    timers: Timers[Item] = Timers()
+    item = Item()
+    timers.set(item, at)
+    assert item.slot
+    timers.clear(item)
+    timers.set(item, at)
+    assert timers.due(SLOT_S) == [item]
+
+
 def test_withdrawing_what_was_never_set_does_nothing() -> None:
     timers: Timers[Item] = Timers()
     timers.clear(Item())
