@@ -67,28 +67,36 @@ if ! new_enough .venv/bin/python; then
 fi
 
 # While something takes long: how long it has been at it, every second in one line of a terminal, every half
-# minute in a log. It ends with this script, and its naps hold nobody's pipe open.
+# minute in a log. It ends when this script closes its pipe, also by ending itself. It is not killed: a shell that
+# gets a signal while it starts writes errors of its own into the log.
 ticker() {
-    local began=$SECONDS spent
-    while sleep 1 >/dev/null 2>&1; do
+    local began=$SECONDS spent next=30
+    while true; do
+        # Above 128: nothing came within a second. Else: the pipe is closed.
+        read -r -t 1 || [ $? -gt 128 ] || return 0
         spent=$((SECONDS - began))
         if [ -t 2 ]; then
             printf '\r\033[Ksetup: %s, %s s so far' "$1" "$spent" >&2
-        elif [ "$spent" -gt 0 ] && [ $((spent % 30)) -eq 0 ]; then
+        elif [ "$spent" -ge "$next" ]; then
+            next=$((next + 30))
             say "$1, $spent s so far"
         fi
     done
 }
 ticking=
+start_ticker() {
+    exec 9> >(ticker "$1")
+    ticking=$!
+}
 stop_ticker() {
     [ -n "$ticking" ] || return 0
-    kill "$ticking" 2>/dev/null || true
+    exec 9>&-
+    # Bash before 4.4 cannot wait for it.
     wait "$ticking" 2>/dev/null || true
     ticking=
     [ ! -t 2 ] || printf '\r\033[K' >&2
 }
 trap stop_ticker EXIT
-start_ticker() { ticker "$1" & ticking=$!; }
 
 say "installing the locked packages"
 start_ticker "fetching packages"
