@@ -52,6 +52,8 @@ class Desk:
         self._listeners: list[asyncio.Task[None]] = []
         self._number = 0
         self._open: dict[bytes, asyncio.Future[bytes]] = {}
+        # The open questions that were sent: the others wait for a connection.
+        self._sent: set[asyncio.Future[bytes]] = set()
         self._decoder: Final = msgspec.json.Decoder(Answer)
 
     async def ask(self, do: str, timeout_s: float = TIMEOUT_S, **question: Any) -> bytes:
@@ -64,6 +66,7 @@ class Desk:
         self._open[number] = answered
         try:
             await self._send(number, {"do": do, **question})
+            self._sent.add(answered)
             async with asyncio.timeout(timeout_s):
                 return await answered
         except TimeoutError:
@@ -72,6 +75,7 @@ class Desk:
             ) from None
         finally:
             del self._open[number]
+            self._sent.discard(answered)
 
     async def _send(self, number: bytes, question: dict[str, Any]) -> None:
         socket = self._connected()
@@ -124,12 +128,15 @@ class Desk:
                 self._settle(waiting, frames[3])
 
     async def _watch(self, socket: zmq.asyncio.Socket) -> None:
-        """Nobody waits for an answer that cannot come any more: its connection is gone."""
+        """Nobody waits for an answer that cannot come any more: its connection is gone.
+
+        A question that was not sent yet goes over the next connection: it must not be told to have failed and
+        be carried out then."""
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         try:
             while True:
                 await monitor.recv_multipart()
-                for waiting in self._open.values():
+                for waiting in self._sent:
                     if not waiting.done():
                         waiting.set_exception(
                             ConnectionLost(f"the connection to the broker at {self.endpoint} broke")
