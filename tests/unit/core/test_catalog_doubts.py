@@ -105,6 +105,21 @@ def test_a_holder_whose_name_is_wanted_is_asked_less_and_less_often() -> None:
     assert len(times) == 4
 
 
+def test_while_a_name_is_wanted_a_third_peer_that_beats_for_it_is_sent_away() -> None:
+    stage = Stage()
+    facts = {"ip": "10.0.0.1", "port": 1}
+    for at in ("old", "new"):
+        stage.do(events.Register(peer(at), at, b"n", facts, 30.0, serves=talking("n", at)))
+    assert b"n" in stage.bus.catalog.claims
+    stage.nothing()
+    stage.do(events.NodeBeat(peer("new"), "new", b"n"))
+    assert not stage.actions(act.Dismiss), "who wants the name is told when that is decided"
+    stage.do(events.NodeBeat(peer("third"), "third", b"n"))
+    assert stage.one(act.Dismiss).peer == peer("third")
+    assert stage.bus.nodes[b"n"].address == peer("old")
+    assert b"n" in stage.bus.catalog.claims
+
+
 def test_a_node_is_announced_with_the_reason() -> None:
     stage = Stage()
     register(stage, "n", "p")

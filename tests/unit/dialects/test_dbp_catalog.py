@@ -118,6 +118,9 @@ def test_a_host_name_and_a_name_that_stands_for_mistakes_are_refused() -> None:
         ({"extra": {"kind": "beacon"}}, False),
         ({"ip": "10.0.0.8"}, True),
         ({"port": 10}, True),
+        # Both places name the same socket; one that names two is moved all the same.
+        ({"ip": "10.0.0.8", "interfaces": ROUTER}, True),
+        ({"port": 10, "interfaces": ROUTER}, True),
         ({"heartbeat_s": 2.0}, True),
         ({"credit": 5}, True),
         ({"interfaces": {"publisher": Interface("10.0.0.9", 10)}}, True),

@@ -165,6 +165,23 @@ def test_the_empty_first_frame_is_mirrored(house: Household, talk: Talk, lead: l
     assert house.orders(b"w") == [[*lead, *talk.dismissal()]]
 
 
+@statement(mdp1="MDP1-6", mdp2="MDP2-7", mdr="MDR-8")
+@pytest.mark.parametrize("lead", [[], [b""]], ids=["plain", "with an empty frame"])
+def test_the_empty_first_frame_is_mirrored_in_partial_answers_and_refusals(
+    house: Household, talk: Talk, lead: list[bytes]
+) -> None:
+    house.say(b"w", [*lead, *talk.ready(b"echo")])
+    if talk.has_partials:
+        house.ask(b"c", [*lead, *talk.request(b"echo", b"r1", b"x")])
+        house.say(b"w", [*lead, *talk.part(house.order(b"w")[len(lead) :], b"X")])
+        assert house.answers(b"c") == [[*lead, *talk.partial(b"echo", b"r1", b"X")]]
+    house.handle(events.Drain())
+    house.ask(b"c", [*lead, *talk.request(b"echo", b"r2", b"x")])
+    (refusal,) = house.answers(b"c")
+    assert json.loads(refusal[-1])["error"] == "draining"
+    assert refusal[:-1] == [*lead, *talk.final(b"echo", b"r2")]
+
+
 @pytest.mark.parametrize("asks", TALKS, ids=lambda talk: talk.name)
 @pytest.mark.parametrize("serves", TALKS, ids=lambda talk: talk.name)
 def test_clients_of_each_dialect_reach_workers_of_each(house: Household, asks: Talk, serves: Talk) -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,7 @@ from polybus.journal.reader import segment_files
 from polybus.journal.record import Row
 from polybus.journal.retention import COMPACTED, READERS
 from support.journals import HOUR_US, NOON_US, Logs, everything
+from support.patience import patient
 
 NOON_S = NOON_US / 1e6
 
@@ -463,6 +465,21 @@ def test_a_process_that_does_nothing_else_takes_one_processor_and_does_without_p
     # Whatever else is imported is found.
     monkeypatch.delitem(sys.modules, "this", raising=False)
     assert importlib.util.find_spec("this") is not None
+
+
+def test_the_process_at_the_brokers_side_is_modest() -> None:
+    lines = (
+        "import runpy, sys",
+        "sys.argv = ['archive', '--help']",
+        "try: runpy.run_module('polybus.journal.archive', run_name='__main__')",
+        "except SystemExit: pass",
+        "import pyarrow as pa",
+        "print(pa.cpu_count(), pa.io_thread_count(), pa.default_memory_pool().backend_name)",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=patient(30)
+    )
+    assert ran.stdout.splitlines()[-1:] == ["1 1 system"], ran.stderr
 
 
 def test_it_says_that_it_is_there_before_it_has_done_anything(tmp_path: Path) -> None:

@@ -158,6 +158,11 @@ def test_fields_that_may_differ() -> None:
     assert compare(was, now, "", ["at"]).result == SAME
     assert compare(was, [b'{"price": 4}'], "", ["at", "more"]).result == DIFFERENT
     assert compare(was, [b"no json"], "", ["at"]).result == DIFFERENT
+    # What is no JSON is compared as it is.
+    mixed = recorded(reply=[b"no json", b'{"at": 1}'])
+    assert compare(mixed, [b"no json", b'{"at": 2}'], "", ["at"]).result == SAME
+    assert compare(mixed, [b"other", b'{"at": 2}'], "", ["at"]).result == DIFFERENT
+    assert compare(mixed, [b'{"at": 2}'], "", ["at"]).result == DIFFERENT
 
 
 def test_where_they_differ() -> None:
