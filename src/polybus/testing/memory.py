@@ -95,9 +95,13 @@ class MemoryBus:
     def __enter__(self) -> MemoryBus:
         self._desks = self.app.use(MemoryDesk(self), MemoryAsyncDesk(self))
         real = time.sleep
-        self._patch = mock.patch(
-            "time.sleep", lambda seconds: (self.clock.sleep if self._running else real)(seconds)
-        )
+
+        def sleep(seconds: float) -> None:
+            # Other threads of the program, a library's for example, are in no job: their time is real.
+            is_in_job = bool(self._running) and _inside.get()
+            (self.clock.sleep if is_in_job else real)(seconds)
+
+        self._patch = mock.patch("time.sleep", sleep)
         self._patch.start()
         for hook in self.app.hooks["start"]:
             hook()

@@ -124,6 +124,40 @@ def test_a_job_that_sleeps_and_ends_in_time(app: Bus, memory: MemoryBus) -> None
     assert memory.clock.now() - NOON == timedelta(seconds=20)
 
 
+def test_threads_that_run_no_job_really_sleep(app: Bus, memory: MemoryBus) -> None:
+    """Py4J, for example, has a thread that sleeps a second at a time for as long as the program runs."""
+    began, awake = threading.Event(), threading.Event()
+    wrong: list[BaseException] = []
+
+    def sleeper() -> None:
+        began.wait()
+        try:
+            time.sleep(0.01)
+        except BaseException as error:
+            wrong.append(error)
+        awake.set()
+
+    @app.job(name="naps.limited", timeout_s=1.0)
+    def limited() -> bool:
+        began.set()
+        assert awake.wait(patient(10)), "the other thread waits for the end of the job"
+        before = memory.clock.monotonic()
+        of_its_own = threading.Thread(target=time.sleep, args=(0.01,))
+        of_its_own.start()
+        of_its_own.join(patient(10))
+        assert not of_its_own.is_alive()
+        return memory.clock.monotonic() == before
+
+    thread = threading.Thread(target=sleeper)
+    thread.start()
+    try:
+        assert limited.delay().get() is True
+    finally:
+        began.set()
+        thread.join()
+    assert wrong == []
+
+
 def test_coroutines_sleep_in_virtual_time(app: Bus, memory: MemoryBus) -> None:
     async def nap(seconds: float) -> str:
         await asyncio.gather(*(asyncio.sleep(seconds) for _ in range(3)))
