@@ -12,6 +12,8 @@ connection of such a worker exists and one of its requests has no answer, the bu
 - A worker that returned is not given again what it is still busy with.  Nor is one that took longer than the
   time limit of a job and cannot be told to stop: should the retry come to it, it has the job again, for as
   long as a new attempt may take, without being sent it.
+- Who was given a job before the broker was restarted is not remembered, but only those workers know its
+  token: an answer that names it counts likewise (`accepted_before_restart`).
 - A worker that was told to stop, and forgets what it is told to stop, may have answered before it read that.
 - A worker whose connection broke is remembered in `bus.departed` if its identity is its own: it may make
   another connection, and its answers count.  Nothing else that it says does, because what was on the way to
@@ -105,6 +107,12 @@ def forget_stopped(bus: Tables, worker: Worker) -> None:
     for token in [token for token, of_request in bus.holders.items() if worker in of_request]:
         if token not in worker.inflight:
             forget_one(bus, token, worker)
+
+
+def accepted_before_restart(bus: Tables, token: bytes) -> Request | None:
+    """The job that an answer names, if it was accepted before the broker was restarted and has not ended.
+    Who was given it then is not remembered, but only those workers know its token."""
+    return None if token.startswith(bus.nonce) else bus.patient.get(token)
 
 
 def was_silent(bus: Tables, request: Request, worker: Worker) -> bool:

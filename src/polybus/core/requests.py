@@ -79,10 +79,15 @@ def held_by(
             holders.forget_one(bus, token, worker)
             return None, None
     if request is None:
-        orphan = bus.patient.get(token)
-        if orphan is None or orphan.state is not RequestState.ORPHANED or orphan.service not in worker.offers:
+        orphan = holders.accepted_before_restart(bus, token)
+        if orphan is None or orphan.service not in worker.offers:
             return None, None
-        # It got it from our predecessor.
+        if orphan.state is not _ORPHANED:
+            # The time of grace is over, and others may have it. As with silent workers, its answer ends it.
+            if failed or orphan.state is RequestState.STREAMING:
+                return None, None
+            holders.take_over(bus, orphan, worker, now)
+            return worker, orphan
         orphan.state = CLAIM[orphan.state]
         orphan.worker = worker
         worker.inflight[token] = orphan

@@ -34,6 +34,7 @@ from polybus.core.actions import Answer, Beat, Dismiss, Refuse, Say, Stop
 from polybus.core.bus import Bus
 from polybus.core.model import PLAIN_CALL, Address, Heartbeat, Reason, Request, Worker
 from polybus.core.views import peer_name
+from polybus.dialects import orphans
 from polybus.dialects.context import options_of_id
 from polybus.dialects.crossing import error_text
 from polybus.dialects.port import Hear, Message, Rebuke, Voice, by_framing, drop
@@ -224,7 +225,7 @@ class Ebus:
         bus = self._bus
         match message:
             case wire.Reply(token, body):
-                bus.handle(events.Result(worker, token, body), now)
+                self._answer(events.Result(worker, token, body), at, now)
             case wire.Heartbeat():
                 bus.handle(events.Heard(worker, self._public_workers[at]), now)
             case wire.Ping():
@@ -235,11 +236,14 @@ class Ebus:
                     known.spoken_at = now
                     bus.actions.append(Say(worker, voice.heartbeat(worker)))
             case wire.Reject(token, body):
-                bus.handle(events.Failure(worker, token, "", body, Reason.REJECTED), now)
+                self._answer(events.Failure(worker, token, "", body, Reason.REJECTED), at, now)
             case wire.Ready():
                 self._ready(worker, message, at, now)
             case wire.Disconnect():
                 bus.handle(events.WorkerGone(worker, "it disconnected"), now)
+
+    def _answer(self, event: events.Result | events.Failure, at: int, now: float) -> None:
+        orphans.answer(self._bus, event, self._public_workers[at], self._heartbeat, now)
 
     def _ready(self, worker: Address, ready: wire.Ready, at: int, now: float) -> None:
         """A new worker, one more service of a worker, or a worker that began anew: it offers this already."""

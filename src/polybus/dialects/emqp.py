@@ -31,6 +31,7 @@ from polybus.core.bus import Bus
 from polybus.core.ledger import ScheduleEntry
 from polybus.core.model import Address, Heartbeat, JobOptions
 from polybus.core.requests import finish, give_slots
+from polybus.dialects import orphans
 from polybus.dialects.crossing import read_error, reason_of
 from polybus.dialects.emqp_voices import (
     LONG_SCHEDULE,
@@ -212,13 +213,16 @@ class Emqp:
     # -- workers and schedulers -----------------------------------------------------------------
 
     def _reply(self, worker: Address, message: wire.Reply, at: int, now: float) -> None:
-        error = read_error(message.body)
-        if error is None:
-            self._bus.handle(events.Result(worker, message.original_id, message.body), now)
+        token, body = message.original_id, message.body
+        error = read_error(body)
+        event: events.Result | events.Failure = events.Result(worker, token, body)
+        if error is not None:
+            event = events.Failure(worker, token, error, body, reason_of(error))
+        if worker in self._bus.workers:
+            # Nearly all of them: the call less is worth 4 % of the time of a job.
+            self._bus.handle(event, now)
         else:
-            self._bus.handle(
-                events.Failure(worker, message.original_id, error, message.body, reason_of(error)), now
-            )
+            orphans.answer(self._bus, event, self._worker_voices[at], self._heartbeat, now)
 
     def _ready(self, worker: Address, message: wire.Ready, at: int, now: float) -> None:
         self._bus.handle(events.Slot(worker, self._worker_voices[at]), now)

@@ -26,11 +26,11 @@ from collections.abc import Callable, Sequence
 from polybus.core import events
 from polybus.core.actions import UNKNOWN_WORKER, Answer, Beat, Dismiss
 from polybus.core.bus import Bus
+from polybus.core.holders import accepted_before_restart
 from polybus.core.intake import submit
-from polybus.core.lifecycle import RequestState
 from polybus.core.model import Address, Body, Heartbeat
 from polybus.core.requests import finish, has_request
-from polybus.dialects import mmi
+from polybus.dialects import mmi, orphans
 from polybus.dialects.crossing import read_error, reason_of
 from polybus.dialects.ended import Ended
 from polybus.dialects.port import Hear, Message, Rebuke, Voice
@@ -104,7 +104,9 @@ class Majordomo:
 
     def _final(self, worker: Address, voice: Voice, token: bytes, body: Body, now: float) -> None:
         bus = self._bus
-        has_orphan = worker not in bus.workers and self._claim_orphan(worker, voice, token, now)
+        has_orphan = worker not in bus.workers and orphans.claim(
+            bus, worker, voice, token, self._heartbeat, now
+        )
         error = read_error(body)
         if error is None:
             had_it = finish(bus, worker, token, body, now)
@@ -112,7 +114,7 @@ class Majordomo:
             had_it = has_request(bus, worker, token)
             bus.handle(events.Failure(worker, token, error, body, reason_of(error)), now)
         if has_orphan:
-            bus.handle(events.WorkerGone(worker, UNKNOWN_WORKER), now)
+            orphans.release(bus, worker, now)
         if not had_it or worker not in bus.workers:
             self._unexpected(worker, voice, token, now)
 
@@ -122,19 +124,6 @@ class Majordomo:
         bus.handle(events.Part(worker, token, body), now)
         if not had_it or worker not in bus.workers:
             self._unexpected(worker, voice, token, now)
-
-    def _claim_orphan(self, worker: Address, voice: Voice, token: bytes, now: float) -> bool:
-        """Register a stranger that answers a job which our predecessor gave away, for this one answer: only
-        the worker that got the job knows its token.  Without a slot, so that it is given nothing."""
-        orphan = self._bus.patient.get(token)
-        if orphan is None or orphan.state is not RequestState.ORPHANED:
-            return False
-        offers = ((orphan.service.name, 0),)
-        up = events.WorkerUp(
-            worker, voice, offers, self._heartbeat, credit=0, grants_slots=True, holding=(token,)
-        )
-        self._bus.handle(up, now)
-        return True
 
     def _ready(self, worker: Address, voice: Voice, service: bytes, credit: int, now: float) -> None:
         self._ended.discard(worker)
@@ -165,13 +154,14 @@ class Majordomo:
         A worker keeps what it was given until it answers, even if the request has ended, so without anything
         to answer it cannot be late.  With other requests at hand it may have answered this one twice: that is
         tolerated, because ending the conversation would take those from it. But what was never a request
-        here, or still is one of others, it cannot have answered.
+        here, or still is one of others, it cannot have answered.  (A job that was accepted before the broker
+        was restarted it may have been given then.)
         """
         bus = self._bus
         known = bus.workers.get(worker)
         if known is None:
             self._dismiss_once(worker, voice)
-        elif (
+        elif accepted_before_restart(bus, token) is None and (
             not known.inflight
             or token in bus.prompt
             or token in bus.patient

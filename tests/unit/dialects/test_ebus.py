@@ -245,6 +245,16 @@ def test_a_client_that_rejects_withdraws_what_it_asked() -> None:
     assert ex.bus.counters.invalid == 0
 
 
+@pytest.mark.parametrize("lead", [[], [b""]], ids=["upstream", "empty frame first"])
+def test_a_cancel_has_the_framing_of_its_worker(lead: list[bytes]) -> None:
+    ex = broker()
+    ex.send(BACK, b"w", *lead, W, b"READY", b"null", b"echo")
+    ask(ex)
+    token = ex.one(BACK, b"w")[len(lead) + 2]
+    ex.send(FRONT, b"c", b"", C, b"CANCEL", b"echo", b"id-1")
+    assert ex.one(BACK, b"w") == [*lead, C, b"CANCEL", token]
+
+
 def test_a_public_worker_forgets_what_is_cancelled_so_its_slot_is_free_at_once() -> None:
     ex = broker(worker_credit=1)
     ready(ex)

@@ -127,6 +127,7 @@ def restarted(house: Household, talk: Talk) -> tuple[Household, list[bytes]]:
     store = MemoryStore()
     store.write(house.lines)
     heir = Household()
+    heir.bus.nonce = b"heir-"
     heir.bus.link_names = {CLIENTS: "clients", WORKERS: "workers"}
     restore(heir.bus, store.load(), Voice(), heir.now)
     assert order[2] in heir.bus.patient
@@ -144,6 +145,41 @@ def test_an_answer_to_a_job_that_was_out_when_the_broker_was_restarted_counts(ta
     assert heir.orders(b"w") == [talk.dismissal()]
     assert not heir.bus.workers
     assert not heir.bus.silent
+
+
+def test_it_counts_after_the_time_of_grace_too(talk: Talk) -> None:
+    house = Household()
+    house.bus.link_names = {CLIENTS: "clients", WORKERS: "workers"}
+    heir, order = restarted(house, talk)
+    heir.wait(heir.bus.limits.orphan_grace_s + 1.0)
+    heir.say(b"other", talk.ready(b"echo"))
+    assert heir.order(b"other")[2] == order[2]
+    # A failure does not: somebody else is trying.
+    heir.say(b"w", talk.reply(order, b'{"error": "no"}'))
+    assert heir.bus.counters.failed == heir.bus.counters.retried == 0
+    heir.say(b"w", talk.reply(order, b"done"))
+    assert (heir.bus.counters.replied, heir.bus.request_count) == (1, 0)
+    # The other one is late, and goes on as a worker.
+    heir.say(b"other", talk.reply(order, b"done"))
+    assert heir.bus.counters.late == 2
+    assert list(heir.bus.workers) == [(WORKERS, b"other")]
+
+
+def test_a_worker_is_not_sent_away_for_such_an_answer(talk: Talk) -> None:
+    house = Household()
+    house.bus.link_names = {CLIENTS: "clients", WORKERS: "workers"}
+    heir, order = restarted(house, talk)
+    heir.wait(heir.bus.limits.orphan_grace_s + 1.0)
+    heir.say(b"other", talk.ready(b"echo"))
+    heir.order(b"other")
+    heir.say(b"w", talk.ready(b"echo"))
+    heir.say(b"w", talk.reply(order, b'{"error": "no"}'))
+    assert heir.orders(b"w") == []
+    assert W in heir.bus.workers
+    heir.say(b"w", talk.reply(order, b"done"))
+    assert heir.bus.counters.replied == 1
+    assert heir.orders(b"w") == []
+    assert W in heir.bus.workers
 
 
 def test_only_the_job_that_was_out_is_claimed_by_an_answer(talk: Talk) -> None:
