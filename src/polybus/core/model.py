@@ -29,6 +29,11 @@ Address = tuple[int, bytes]
 Body = list[Any]
 
 
+def is_made_up(identity: bytes) -> bool:
+    """Whether a peer chose no identity, so that libzmq made one up for it: it belongs to one connection."""
+    return identity.startswith(b"\0")
+
+
 class Reason(StrEnum):
     """Why the bus did not answer a request with a reply. Clients, logs and tables see these words."""
 

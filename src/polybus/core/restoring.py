@@ -7,13 +7,13 @@ may still be running them and come back to say so, or simply answer; only later 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from polybus.core import attempts, flows, ledger, scheduling
 from polybus.core.actions import Answer, Refuse
 from polybus.core.durable import keep_outcome
 from polybus.core.lifecycle import ORPHAN, QUEUE, WAIT
-from polybus.core.model import Reason
+from polybus.core.model import Reason, is_made_up
 from polybus.core.records import Client, new_request
 from polybus.core.replies import body_size
 from polybus.core.tables import DESK
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # The number of links that are no longer there: nothing can be sent to them.
 NO_LINK = -2
+# libzmq makes identities of a zero and a number of four bytes.
+MADE_UP_BYTES: Final = 5
 
 
 def restore(bus: Bus, contents: ledger.Contents, silent: Any, now: float) -> None:
@@ -39,8 +41,8 @@ def restore(bus: Bus, contents: ledger.Contents, silent: Any, now: float) -> Non
     scheduling.restore(bus, contents.schedules, now)
 
 
-def _client(bus: Bus, link: str, identity: bytes, links: dict[str, int]) -> Client:
-    address = (links.get(link, NO_LINK), identity)
+def _client(bus: Bus, link: str, identity: bytes, token: bytes, links: dict[str, int]) -> Client:
+    address = (links.get(link, NO_LINK), _lasting(identity, token))
     if address == DESK:
         return bus.desk
     client = bus.clients.get(address)
@@ -49,8 +51,20 @@ def _client(bus: Bus, link: str, identity: bytes, links: dict[str, int]) -> Clie
     return client
 
 
+def _lasting(identity: bytes, token: bytes) -> bytes:
+    """The identity of a client of an earlier life of the broker.
+
+    One that libzmq made up belonged to a connection that is gone, and libzmq gives the same ones to the
+    connections of this process: other clients, who must neither get answers that are not theirs nor find
+    their request ids taken. So the earlier life, which the token of the request begins with, is added to it.
+    """
+    if len(identity) != MADE_UP_BYTES or not is_made_up(identity):
+        return identity
+    return identity + token.partition(b"-")[0]
+
+
 def _restore_outcome(bus: Bus, outcome: ledger.Outcome, links: dict[str, int], silent: Any) -> None:
-    client = _client(bus, outcome.link, outcome.identity, links)
+    client = _client(bus, outcome.link, outcome.identity, outcome.token, links)
     word: Answer | Refuse
     if outcome.reason:
         try:
@@ -81,7 +95,7 @@ def _restore_outcome(bus: Bus, outcome: ledger.Outcome, links: dict[str, int], s
 
 
 def _restore_job(bus: Bus, entry: ledger.JobEntry, links: dict[str, int], silent: Any, now: float) -> None:
-    client = _client(bus, entry.link, entry.identity, links)
+    client = _client(bus, entry.link, entry.identity, entry.token, links)
     # More services than allowed are no reason to lose what was promised.
     service = bus.service(entry.service) or bus.extra_service(entry.service)
     size = body_size(entry.body)

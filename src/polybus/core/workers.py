@@ -20,7 +20,7 @@ from polybus.core.actions import (
 from polybus.core.holders import tell_to_register, worker_at
 from polybus.core.intake import BUILT_IN
 from polybus.core.lifecycle import ABSENT, CONGEST, LEAVE, LOSE, TERMINAL, Move, RequestState, WorkerState
-from polybus.core.model import Address, Reason, Request, Service, Worker
+from polybus.core.model import Address, Reason, Request, Service, Worker, is_made_up
 from polybus.core.requests import heard
 
 if TYPE_CHECKING:
@@ -178,9 +178,9 @@ def on_worker_gone(bus: Bus, event: events.WorkerGone, now: float) -> None:
 
 def _may_return(bus: Bus, worker: Worker) -> bool:
     """Whether a worker whose connection broke can be recognised when it comes back: by an identity that it
-    chose itself. Those that libzmq makes up begin with a zero and belong to one connection."""
+    chose itself."""
     is_neighbour = bus.bridging is not None and bus.bridging.is_neighbour(worker)
-    return not (worker.endpoint or is_neighbour or worker.address[1].startswith(b"\0"))
+    return not (worker.endpoint or is_neighbour or is_made_up(worker.address[1]))
 
 
 def _depart(bus: Bus, worker: Worker, why: str, now: float) -> None:

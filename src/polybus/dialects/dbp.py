@@ -118,7 +118,7 @@ class Dbp:
         # and before that from how it writes the time: the original always packs a float.
         document = dict.fromkeys(TimeForm, wire.DENIED_STRICT)
         original = document if strict else dict.fromkeys(TimeForm, wire.DENIED)
-        self._voices = voices({**document, TimeForm.FLOAT: original[TimeForm.FLOAT]})
+        self.client_voices = voices({**document, TimeForm.FLOAT: original[TimeForm.FLOAT]})
         self._original_voices = voices(original)
         self._document_voices = voices(document)
         self._dialled_voices = {
@@ -168,7 +168,8 @@ class Dbp:
             self._bus.counters.late += 1
             return
         word = type(message).__name__.upper()
-        self._end(address, self._voices[at][message.form], f"it sent {word}, which only brokers send", now)
+        voice = self.client_voices[at][message.form]
+        self._end(address, voice, f"it sent {word}, which only brokers send", now)
 
     def _is_heard(self, address: Address, message: wire.BrokerReads) -> bool:
         """Whether what a disconnected peer says means anything."""
@@ -179,7 +180,14 @@ class Dbp:
     def rebuke(self, link: int, frames: Message, at: int, error: RemoteProtocolError, now: float) -> None:
         address = (link, bytes(frames[0]))
         if isinstance(error, RegistrationRefused):
-            self._deny(address, self._voices[at][error.form], error.reasons)
+            is_update = bytes(frames[at]) == wire.UPDATE
+            if is_update and address in self._ended:
+                # Only a registration begins anew.
+                return
+            if not is_update and self._serves(address):
+                self._end(address, self.client_voices[at][error.form], "a second registration", now)
+                return
+            self._deny(address, self.client_voices[at][error.form], error.reasons)
             return
         worker = self._bus.workers.get(address)
         if worker is not None:
@@ -192,11 +200,13 @@ class Dbp:
     # -- clients ----------------------------------------------------------------------------------
 
     def _call(self, address: Address, at: int, message: wire.Call, now: float) -> None:
-        voice = self._voices[at][message.form]
+        voice = self.client_voices[at][message.form]
+        self._beat_nodes(address, now)
         self._bus.handle(events.Submit(address, voice, b"", message.service, message.body), now)
 
     def _inform(self, address: Address, at: int, message: wire.InfoRequest, now: float) -> None:
-        voice = self._voices[at][message.form]
+        voice = self.client_voices[at][message.form]
+        self._beat_nodes(address, now)
         if message.service == wire.BROKER:
             body = [catalog.introduce(self.about())]
         elif message.several and not catalog.is_known(self._bus, message.service):
@@ -210,11 +220,12 @@ class Dbp:
         self._bus.actions.append(Answer(address, voice, message.service, b"", body))
 
     def _pong(self, address: Address, at: int, message: wire.Ping, now: float) -> None:
-        self._bus.actions.append(Say(address, self._voices[at][message.form].pong(address)))
+        self._beat_nodes(address, now)
+        self._bus.actions.append(Say(address, self.client_voices[at][message.form].pong(address)))
 
     def _refuse_exit(self, address: Address, at: int, message: wire.Exit, now: float) -> None:
         reasons = ("nobody on the network may stop this broker",)
-        self._deny(address, self._voices[at][message.form], reasons)
+        self._deny(address, self.client_voices[at][message.form], reasons)
 
     # -- services ---------------------------------------------------------------------------------
 
@@ -223,7 +234,7 @@ class Dbp:
         worker = worker_at(bus, address, now)
         if worker is None or not worker.inflight:
             bus.counters.late += 1
-            self._end(address, self._voices[at][message.form], "an answer that nobody waits for", now)
+            self._end(address, self.client_voices[at][message.form], "an answer that nobody waits for", now)
             return
         error = read_error(message.body)
         if error is None:
@@ -237,26 +248,42 @@ class Dbp:
     def _sign_of_life(
         self, address: Address, at: int, message: wire.Acknowledge | wire.Pong, now: float
     ) -> None:
-        self._signal(address, self._voices[at][message.form], now)
+        self._signal(address, self.client_voices[at][message.form], now)
 
     def _signal(self, address: Address, voice: Voice, now: float) -> None:
         """Whoever is registered on this connection is there."""
+        has_nodes = self._beat_nodes(address, now)
+        if address in self._bus.workers or not has_nodes:
+            self._bus.handle(events.Heard(address, voice), now)
+
+    def _beat_nodes(self, address: Address, now: float) -> bool:
+        """Any command keeps those alive that are registered on this connection and called elsewhere or not at
+        all; they are no workers on it. Returns whether anything is registered here."""
+        if address not in self._bus.catalog.registered_on:
+            return False
         worker = self._bus.workers.get(address)
         nodes = nodes_on(self._bus, address)
         for node in nodes:
-            # Nodes that are called elsewhere or not at all are no workers on this connection. One that it
-            # wants to move meanwhile must show itself.
+            # One that it wants to move meanwhile must show itself.
             claim = self._bus.catalog.claims.get(node.name)
             if (worker is None or node.worker is not worker) and (
                 claim is None or claim.event.node != address
             ):
                 beat(self._bus, node, now)
-        if worker is not None or not nodes:
-            self._bus.handle(events.Heard(address, voice), now)
+        return bool(nodes)
+
+    def _serves(self, address: Address) -> bool:
+        """Whether a node is called on this connection, or will be as soon as its registration is on disk."""
+        if address in self._bus.workers:
+            return True
+        for node in nodes_on(self._bus, address):
+            if not node.admitted and node.serves is not None and not node.serves.endpoint:
+                return True
+        return False
 
     def _beat(self, address: Address, at: int, message: wire.Heartbeat, now: float) -> None:
         bus = self._bus
-        voice = self._voices[at][message.form]
+        voice = self.client_voices[at][message.form]
         worker = worker_at(bus, address, now)
         name = message.name
         if worker is not None:
@@ -276,7 +303,7 @@ class Dbp:
             self._ended.add(address)
         if address not in bus.workers:
             # Without a name: whatever was registered from here.
-            bus.handle(events.NodeLeft(address, message.name, self._voices[at][message.form]), now)
+            bus.handle(events.NodeLeft(address, message.name, self.client_voices[at][message.form]), now)
         self._leave(address, "it disconnected", now)
 
     # -- the catalog ------------------------------------------------------------------------------
@@ -285,7 +312,7 @@ class Dbp:
         info = message.info
         by_form = self._original_voices if info.interfaces else self._document_voices
         voice = by_form[at][message.form]
-        if address in self._bus.workers:
+        if self._serves(address):
             self._end(address, voice, "a second registration", now)
             return
         how = How(info.is_upstream_form, catalog.transport_of(info), message.form)
@@ -323,7 +350,7 @@ class Dbp:
 
     def _update(self, address: Address, at: int, message: wire.Update, now: float) -> None:
         bus = self._bus
-        voice = self._voices[at][message.form]
+        voice = self.client_voices[at][message.form]
         node = bus.nodes.get(message.name)
         if node is None:
             bus.handle(events.UpdateNode(address, voice, message.name, {}), now)

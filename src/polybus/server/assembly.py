@@ -114,6 +114,9 @@ def open_links(
     for name in ("ebus", "emqp", "mdp1", "mdp2", "mdr"):
         for at in (1, 2):
             assembly.voices[f"{name}.{at}"] = dialects[name].client_voices[at]
+    for at in (1, 2):
+        for form, voice in dbp.client_voices[at].items():
+            assembly.voices[f"dbp.{at}.{form.value}"] = voice
     publications = {"ebus.subscribe": ebus_publication, "emqp.subscribe": emqp_publication}
     for name, publication in publications.items():
         dialect = name.split(".")[0]

@@ -573,3 +573,66 @@ def test_an_outcome_is_no_members_because_its_client_called_it_so(stage: LedgerS
     stage.write()
     assert list(stage.bus.groups) == [b"g"]
     assert [outcome.identity for outcome in stage.store.load().outcomes] == [b"jobs"]
+
+
+# -- who asked ------------------------------------------------------------------------------------
+
+
+def made_up(number: int) -> str:
+    """An identity as libzmq makes it up for a peer that chose none."""
+    return f"\0\1\2\3{number}"
+
+
+def test_a_client_without_an_identity_of_its_own_is_no_client_of_the_next_life(stage: LedgerStage) -> None:
+    stage.submit(made_up(1), "1", body=[b"first"], options=GUARANTEED)
+    stage.write()
+    stage.restart()
+    # Somebody else gets that identity, and uses the same id.
+    stage.submit(made_up(1), "1", body=[b"another"], options=GUARANTEED)
+    stage.write()
+    assert stage.bus.counters.duplicates == 0
+    stage.worker("w", credit=2)
+    first, second = stage.bus.workers[worker("w")].inflight.values()
+    assert (first.body, second.body) == ([b"first"], [b"another"])
+    assert first.client.address == (client("")[0], made_up(1).encode() + b"n")
+    assert second.client.address == client(made_up(1))
+    check(stage)
+
+
+def test_its_outcome_is_nobody_elses_either_however_often_the_broker_is_restarted(stage: LedgerStage) -> None:
+    stage.submit(made_up(1), "1", options=GUARANTEED)
+    stage.submit("own", "1", options=GUARANTEED)
+    stage.write()
+    stage.worker("w", credit=2)
+    for token in list(stage.bus.workers[worker("w")].inflight):
+        stage.do(events.Result(worker("w"), token, [b"done"]))
+    stage.write()
+    for _ in range(2):
+        stage.restart()
+        kept = {address for address in stage.bus.clients if address[0] == client("")[0]}
+        assert kept == {client("own"), (client("")[0], made_up(1).encode() + b"n")}
+        check(stage)
+    stage.submit("own", "1", options=GUARANTEED)
+    assert stage.bus.counters.replayed == 1
+    stage.submit(made_up(1), "1", options=GUARANTEED)
+    assert stage.bus.counters.replayed == 1
+    stage.write()
+    assert stage.bus.services[b"echo"].queue.length == 1
+
+
+def test_two_lives_of_the_broker_had_two_clients_of_one_identity(stage: LedgerStage) -> None:
+    for _ in range(2):
+        stage.submit(made_up(1), "1", options=GUARANTEED)
+        stage.write()
+        stage.restart()
+    names = {request.client.address[1] for request in stage.bus.patient.values()}
+    assert names == {made_up(1).encode() + b"n", made_up(1).encode() + b"n2"}
+    check(stage)
+
+
+@pytest.mark.parametrize("name", ["\0chosen", "\0abc", "plain", "12345"])
+def test_other_identities_are_those_of_the_same_clients(stage: LedgerStage, name: str) -> None:
+    stage.submit(name, "1", options=GUARANTEED)
+    stage.write()
+    stage.restart()
+    assert list(stage.bus.clients[client(name)].outstanding) == [b"1"]
