@@ -42,6 +42,7 @@ from polybus.dialects.emqp_voices import (
     TracedWorkerVoice,
     WorkerVoice,
 )
+from polybus.dialects.ended import Ended
 from polybus.dialects.port import Hear, Message, Rebuke, by_framing
 from polybus.errors import RemoteProtocolError
 from polybus.wire import emqp as wire
@@ -89,7 +90,7 @@ class Emqp:
         bus.book.schedules.identify_by(identify)
         new_id = message_ids(bus)
         self._new_id = new_id
-        self.client_voices = by_framing(lambda lead: ClientVoice(lead, new_id, strict))
+        self.client_voices = by_framing(lambda lead: ClientVoice(lead, new_id, strict, self._clients.left))
         self._worker_voices = by_framing(lambda lead: WorkerVoice(lead, new_id, wall, strict))
         self._traced_voices = by_framing(lambda lead: TracedWorkerVoice(lead, new_id, wall, strict))
         self._polybus_voices = by_framing(lambda lead: PolybusWorkerVoice(lead, new_id, wall, strict))
@@ -213,7 +214,7 @@ class Emqp:
     # -- workers and schedulers -----------------------------------------------------------------
 
     def _reply(self, worker: Address, message: wire.Reply, at: int, now: float) -> None:
-        token, body = message.original_id, message.body
+        token, body = message.original_id or self._token_in(message.msg_id), message.body
         error = read_error(body)
         event: events.Result | events.Failure = events.Result(worker, token, body)
         if error is not None:
@@ -223,6 +224,12 @@ class Emqp:
             self._bus.handle(event, now)
         else:
             orphans.answer(self._bus, event, self._worker_voices[at], self._heartbeat, now)
+
+    def _token_in(self, msg_id: bytes) -> bytes:
+        """The request that the one id of the document's REPLY names; none if it is an id of the worker's own:
+        then the oldest request of that worker is meant."""
+        bus = self._bus
+        return msg_id if msg_id.startswith(bus.nonce) or msg_id in bus.patient else b""
 
     def _ready(self, worker: Address, message: wire.Ready, at: int, now: float) -> None:
         self._bus.handle(events.Slot(worker, self._worker_voices[at]), now)
@@ -308,13 +315,15 @@ class RecentClients:
 
     A client says nothing when it comes and mostly nothing when it goes, so the broker can only remember who
     spoke.  When the newer half is full it becomes the older one, and the clients of the older one that were
-    silent since are forgotten: whoever speaks now and then stays.
+    silent since are forgotten: whoever speaks now and then stays.  `left` are those that said goodbye and
+    nothing since: a receipt that waits for the disk then must not follow.
     """
 
     def __init__(self, most: int = MAX_RECENT_CLIENTS) -> None:
         self._half = max(1, most // 2)
         self._newer: dict[Address, int] = {}
         self._older: dict[Address, int] = {}
+        self.left: Final = Ended()
 
     def note(self, client: Address, at: int) -> None:
         if client in self._newer:
@@ -322,10 +331,12 @@ class RecentClients:
         if len(self._newer) >= self._half:
             self._older, self._newer = self._newer, {}
         self._newer[client] = at
+        self.left.discard(client)
 
     def forget(self, client: Address) -> None:
         self._newer.pop(client, None)
         self._older.pop(client, None)
+        self.left.add(client)
 
     def __iter__(self) -> Iterator[tuple[Address, int]]:
         return iter({**self._older, **self._newer}.items())

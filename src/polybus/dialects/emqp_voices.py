@@ -7,7 +7,7 @@ many requests in one message, as the broker has them (see `wire.emqp_extension`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import lru_cache
 from math import ceil
 from typing import Final
@@ -44,29 +44,37 @@ class ClientVoice(Voice):
 
     dialect = "emqp"
 
-    def __init__(self, lead: Message, new_id: NewId, strict: bool = False) -> None:
+    def __init__(
+        self, lead: Message, new_id: NewId, strict: bool = False, left: Container[Address] = ()
+    ) -> None:
+        """`left` are the clients that said goodbye: they are sent nothing more."""
         self._lead = lead
         self._new_id = new_id
         self._strict = strict
+        self._left = left
 
-    def accept(self, action: Accept) -> Message:
+    def accept(self, action: Accept) -> Message | None:
+        if action.client in self._left:
+            return None
         write = wire.write_ack if self._strict else wire.write_receipt
         return [action.client[1], *self._lead, *write(self._new_id(), action.request_id)]
 
-    def answer(self, action: Answer) -> Message:
+    def answer(self, action: Answer) -> Message | None:
         body = action.body
         if not body or (len(body) == 1 and not len(body[0])):
             body = [NO_RESULT]
         return self._reply(action.client, body, action.request_id)
 
-    def refuse(self, action: Refuse) -> Message:
+    def refuse(self, action: Refuse) -> Message | None:
         return self._reply(action.client, [error_body(action)], action.request_id)
 
     def dismiss(self, action: Dismiss) -> Message:
         tail = wire.write_goodbye(self._new_id(), wire.KBAI if self._strict else wire.KBYE)
         return [action.peer[1], *self._lead, *tail]
 
-    def _reply(self, client: Address, body: Body, request_id: bytes) -> Message:
+    def _reply(self, client: Address, body: Body, request_id: bytes) -> Message | None:
+        if client in self._left:
+            return None
         if self._strict:
             return [client[1], *self._lead, *wire.write_reply(request_id, body)]
         return [client[1], *self._lead, *wire.write_result(self._new_id(), body, request_id)]

@@ -17,7 +17,7 @@ class Ended:
         self._peers: dict[Address, None] = {}
         self._most = most
 
-    def __contains__(self, peer: Address) -> bool:
+    def __contains__(self, peer: object) -> bool:
         return peer in self._peers
 
     def add(self, peer: Address) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha1
 from math import inf
 from typing import Any
+from unittest.mock import ANY
 
 import msgspec
 import pytest
@@ -198,6 +199,22 @@ def test_the_documents_reply_is_for_the_oldest_job() -> None:
     ex.got(CLIENTS, b"c")
     say(ex, WORKERS, b"w", b"REPLY", b"r-1", b"first")
     assert answers(ex) == [[b"REPLY", b"first", b"job-1"]]
+
+
+def test_the_documents_reply_is_for_the_job_whose_id_it_has() -> None:
+    ex = broker()
+    inform(ex, slots=2)
+    ask(ex, b"job-1", client=b"c1")
+    ask(ex, b"job-2", client=b"c2")
+    _, second = orders(ex)
+    ex.got(CLIENTS, b"c2")
+    say(ex, WORKERS, b"w", b"REPLY", second[3], b"of the second")
+    assert [frames[2:] for frames in ex.got(CLIENTS, b"c2")] == [[b"REPLY", ANY, b"of the second", b"job-2"]]
+    # It has that one no more: a second answer is late, and nobody else's.
+    say(ex, WORKERS, b"w", b"REPLY", second[3], b"again")
+    assert ex.bus.counters.late == 1
+    say(ex, WORKERS, b"w", b"REPLY", b"r-1", b"of the first")
+    assert [frames[-2:] for frames in ex.got(CLIENTS, b"c1")][1:] == [[b"of the first", b"job-1"]]
 
 
 def test_an_error_object_is_a_failure() -> None:
@@ -562,6 +579,25 @@ def test_the_jobs_of_a_client_that_said_goodbye_run_on_unheard() -> None:
     # It comes back and asks again.
     ask(ex)
     assert answers(ex) == [[b"REPLY", b"job-1"], [b"REPLY", b"x", b"job-1"]]
+
+
+@pytest.mark.conforms("EMQP-36")
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("word", [b"KBYE", b"KBAI"])
+def test_a_receipt_that_waits_for_the_disk_does_not_follow_a_goodbye(word: bytes, strict: bool) -> None:
+    ex = broker(strict=strict)
+    hear = ex.ears[CLIENTS].receive
+    headers = b"guarantee,receipt-requested"
+    # Nothing is written down in between.
+    hear(CLIENTS, [b"c", b"", TAG, b"REQUEST", b"job-1", b"default", headers, b"x"], ex.now)
+    hear(CLIENTS, [b"c", b"", TAG, word, b"bye"], ex.now)
+    hear(CLIENTS, [b"c", b"", TAG, b"REQUEST", b""], ex.now)
+    ex.settle()
+    assert ex.got(CLIENTS, b"c") == []
+    assert ex.bus.services[b"default"].queue.length == 1
+    # What it says next begins a new conversation.
+    ask(ex, headers=headers)
+    assert len(ex.got(CLIENTS, b"c")) == 1
 
 
 def test_a_client_that_comes_back_while_its_job_runs_gets_the_result() -> None:

@@ -24,6 +24,7 @@ from support.exchange import Exchange, Sent
 BACK: Final = 2
 TAG: Final = b"eMQP/1.0"
 GUARANTEED: Final = JobOptions(guarantee=True)
+NO: Final = b'{"error": "no"}'
 
 
 class Peer(Struct, frozen=True):
@@ -47,16 +48,21 @@ def ebus(hello: list[bytes], token_at: int, strict: bool = False) -> Peer:
     )
 
 
-def emqp(strict: bool = False) -> Peer:
+def emqp(strict: bool = False, has_own_ids: bool = True) -> Peer:
+    """`has_own_ids`: its REPLY is upstream's; else the document's, whose one id is that of the request."""
+
     def say(command: bytes, *frames: bytes) -> list[bytes]:
         return [b"", TAG, command, b"m-1", *frames]
+
+    def answer(token: bytes, body: bytes) -> list[bytes]:
+        return [b"", TAG, b"REPLY", token, body]
 
     return Peer(
         lambda ex: Emqp(ex.bus, wall=lambda: 0.0, strict=strict),
         [say(b"INFORM", b'[[10, "echo"]]', b"worker"), say(b"READY")],
         3,
-        lambda token, body: say(b"REPLY", body, token),
-        lambda token: say(b"REPLY", b'{"error": "no"}', token),
+        lambda token, body: say(b"REPLY", body, token) if has_own_ids else answer(token, body),
+        lambda token: say(b"REPLY", NO, token) if has_own_ids else answer(token, NO),
     )
 
 
@@ -66,6 +72,7 @@ PEERS: Final = {
     "EBUS, strict": ebus([b"echo"], 4, strict=True),
     "eMQP": emqp(),
     "eMQP, strict": emqp(strict=True),
+    "eMQP, the document's REPLY": emqp(has_own_ids=False),
 }
 
 
