@@ -367,6 +367,56 @@ def test_a_second_registration_on_the_same_socket_ends_the_conversation(net: Net
     assert [message[0] for message in net.replies(b"s2")] == [b"OwO", b"u_U"]
 
 
+@pytest.mark.conforms("DBP-19", "DBP-22")
+@pytest.mark.parametrize("name", [b"Gondor", b"Mordor"])
+def test_a_second_registration_ends_it_before_the_first_is_on_disk(net: Network, name: bytes) -> None:
+    for each in (b"Gondor", name):
+        info = {"name": each.decode(), "ip": "10.0.0.7", "port": 5247, "function": "f", "heartbeat": 1}
+        net.ears[DBP].receive(DBP, [b"s", b"", b"UwU", FLOAT, json.dumps(info).encode()], net.now)
+    net.settle()
+    assert net.reply(b"s") == BYE
+    assert net.info() == {}
+    net.wait(10)
+    assert net.replies(b"s") == []
+
+
+@pytest.mark.conforms("DBP-19", "DBP-48")
+def test_a_second_registration_that_cannot_be_read_is_one(net: Network) -> None:
+    net.serve(b"s", "Gondor")
+    net.say(b"s", b"UwU", b"{")
+    assert net.reply(b"s") == BYE
+    assert net.info() == {}
+
+
+@pytest.mark.conforms("DBP-20", "DBP-47")
+def test_an_update_that_cannot_be_taken_is_not_answered_after_disconnect(net: Network) -> None:
+    net.serve(b"s", "Gondor")
+    net.say(b"s", b"</3")
+    net.say(b"s", b"UoU", b'{"name": "Gondor", "port": -1}')
+    assert net.replies(b"s") == []
+    # A registration begins anew, also one that is denied.
+    net.say(b"s", b"UwU", b'{"name": "Gondor", "port": -1}')
+    assert net.reply(b"s")[0] in (b"OmO", b"(O_O)")
+
+
+@pytest.mark.conforms("DBP-26")
+@pytest.mark.parametrize(
+    "said", [[b"u_U", b""], [b"u_U", b"Mordor"], [b"u_U", b"Mordor", b"a call"], [b"ping", b""]]
+)
+@pytest.mark.parametrize("transport", ["none", "req", "dealer"])
+def test_whatever_a_node_asks_on_its_connection_keeps_it_alive(
+    net: Network, transport: str, said: list[bytes]
+) -> None:
+    net.serve(b"s", "Gondor", transport=transport)
+    for _ in range(20):
+        net.wait(0.5)
+        net.say(b"s", said[0], *said[1:])
+    assert b"Gondor" in net.bus.nodes
+    # It says nothing more.
+    net.wait(10)
+    assert b"Gondor" not in net.bus.nodes
+
+
 @pytest.mark.conforms("DBP-22")
 @pytest.mark.parametrize("command", [b"o_O", b"u.u", b"pong", b"<3"])
 def test_a_valid_command_of_somebody_who_did_not_register_is_unexpected(net: Network, command: bytes) -> None:
