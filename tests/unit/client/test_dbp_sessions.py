@@ -198,6 +198,7 @@ def test_a_beat_over_tcp_is_no_question_while_we_say_other_things() -> None:
     session = approved(udp=5246)
     session.packets()
     work = call(session, now=1.0)
+    session.tick(1.0)
     session.reply(work.token, [b"out"])
     session.tick(BEAT_S)
     session.receive(dbp(b"<3", b"polybus"), BEAT_S + 1.0)

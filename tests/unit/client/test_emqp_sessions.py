@@ -188,6 +188,19 @@ def test_no_heartbeat_while_we_say_other_things() -> None:
         assert session.tick(i * 1.0) == []
 
 
+@pytest.mark.conforms("EMQP-21")
+def test_the_pause_after_an_answer_is_no_longer_than_others() -> None:
+    """Whoever drives the session sleeps until the deadline, which was set before the answer."""
+    session = ready()
+    session.receive(emqp(b"REQUEST", b"r1", b"email", b"", b"in"), 1.0)
+    assert session.tick(1.0) == []
+    session.reply(b"r1", [b"out"])
+    assert session.deadline == 3.0
+    assert session.tick(3.0) == []
+    assert session.deadline == 4.0
+    assert [beat[2] for beat in session.tick(4.0)] == [b"HEARTBEAT"]
+
+
 @pytest.mark.conforms("EMQP-19", "EMQP-23")
 def test_a_silent_broker_is_lost_after_three_times_five_seconds() -> None:
     session = ready()

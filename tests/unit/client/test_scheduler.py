@@ -42,10 +42,13 @@ def test_it_beats_when_it_has_nothing_to_say() -> None:
     (beat,) = made.tick(3.0)
     assert (beat[2], beat[4]) == (b"HEARTBEAT", b"123.5")
     made.receive(emqp(b"HEARTBEAT", b"h1", b"1.0"), 4.0)
-    made.ask([wire.Request(b"r1", b"default", wire.NO_HEADERS, [JOB])])
     assert made.tick(5.0) == []
+    made.ask([wire.Request(b"r1", b"default", wire.NO_HEADERS, [JOB])])
+    # It looks again when the next beat would be due without that request, and beats when one is.
+    assert made.tick(6.0) == []
     assert made.tick(7.9) == []
-    assert [beat[2] for beat in made.tick(8.1)] == [b"HEARTBEAT"]
+    assert made.deadline == 8.0
+    assert [beat[2] for beat in made.tick(8.0)] == [b"HEARTBEAT"]
 
 
 @pytest.mark.conforms("EMQP-25")

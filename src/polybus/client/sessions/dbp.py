@@ -48,6 +48,8 @@ LIVENESS: Final = 3
 LATE: Final = 1.5
 # A question of the broker that comes sooner than this after our datagram, in intervals, has crossed it.
 CROSSED: Final = 0.25
+# No moment: what was said last was said over TCP.
+NO_PACKET: Final = -1.0
 # The approval may change the interval, within these bounds: while its handler runs, a worker looks after its
 # socket four times a second, and a broker that is lost must be noticed some day.
 SHORTEST_BEAT_S: Final = 0.5
@@ -110,7 +112,8 @@ class DbpWorker(WorkerSession):
         self._calls: dict[int, Message | None] = {}
         self._pending: list[Message] = []
         self._packets: list[bytes] = []
-        self._packet_at = 0.0
+        # When the last thing that we said was said in a datagram.
+        self._packet_at = NO_PACKET
         self._takes_packets = False
         # Where the broker takes datagrams, and where it broadcasts its own; 0: nowhere, or not known yet.
         self.packet_port = 0
@@ -236,7 +239,8 @@ class DbpWorker(WorkerSession):
                 break
             ready.append(answer)
             del self._calls[call]
-        self._spoke = self._spoke or bool(ready)
+        if ready:
+            self._spoke, self._packet_at = True, NO_PACKET
         return ready
 
     def goodbye(self) -> list[Message]:

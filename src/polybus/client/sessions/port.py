@@ -219,7 +219,8 @@ class WorkerSession(Session, ABC):
     """A worker's side: one conversation after another, each begun by `hello`.
 
     Life signs are reckoned from three times: when we last spoke, when we last heard, when we began.
-    `reply` and the others do not know the time, so what they say counts from the next `tick` on.
+    `reply` and the others do not know the time, so what they say counts from the `tick` before it: the next one
+    may come much later, when a heartbeat seems to be due.
     """
 
     # How often we say something; how long the broker may be silent.
@@ -234,11 +235,12 @@ class WorkerSession(Session, ABC):
         self.heard_at = 0.0
         self.spoke_at = 0.0
         self._spoke = False
+        self._ticked_at = 0.0
         self.deadline = NEVER
 
     def hello(self, now: float) -> list[Message]:
         """Begin a conversation, on a socket that had none."""
-        self.began_at = self.heard_at = self.spoke_at = now
+        self.began_at = self.heard_at = self.spoke_at = self._ticked_at = now
         self._spoke = False
         self.deadline = now + self.beat_s
         return self.greet(now)
@@ -256,7 +258,8 @@ class WorkerSession(Session, ABC):
         """What is due by now (heartbeats, answers to pings)."""
         if self._spoke:
             self._spoke = False
-            self.spoke_at = now
+            self.spoke_at = max(self.spoke_at, self._ticked_at)
+        self._ticked_at = now
         if now < self.deadline:
             return []
         messages = self.beats(now)
