@@ -219,8 +219,8 @@ class WorkerSession(Session, ABC):
     """A worker's side: one conversation after another, each begun by `hello`.
 
     Life signs are reckoned from three times: when we last spoke, when we last heard, when we began.
-    `reply` and the others do not know the time, so what they say counts from the `tick` before it: the next one
-    may come much later, when a heartbeat seems to be due.
+    `reply` and the others do not know the time, so what they say counts from the `tick` before it: the next
+    one may come much later, when a heartbeat seems to be due.
     """
 
     # How often we say something; how long the broker may be silent.
