@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from support.live import LiveBroker, Peer
+from support.live import WAIT_S, LiveBroker, Peer
 
 NOW = b"1700000000.0"
 BEAT_S = 0.2
@@ -23,7 +23,7 @@ class Node(Peer):
     def say(self, command: bytes, *rest: bytes) -> None:
         self.send(b"", command, NOW, *rest)
 
-    def hear(self, timeout_s: float = 10.0) -> list[bytes]:
+    def hear(self, timeout_s: float = WAIT_S) -> list[bytes]:
         """The next message that is no heartbeat: command and what follows the time."""
         empty, command, when, *rest = self.recv_until(lambda frames: frames[1] != b"<3", timeout_s)
         assert empty == b""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from conformance.live_settings import TTL_S
-from support.live import LiveBroker, Peer, wait_for
+from support.live import WAIT_S, LiveBroker, Peer, wait_for
 from support.live_majordomo import workers_of
 
 # Frames that the documents leave to the peers.
@@ -120,7 +120,7 @@ class Stock:
         self.request_id = b""
         self.seen: set[str] = set()
 
-    def hear(self, kind: str, timeout_s: float = 10.0) -> tuple[list[bytes], list[bytes]]:
+    def hear(self, kind: str, timeout_s: float = WAIT_S) -> tuple[list[bytes], list[bytes]]:
         """The next message of this kind, whole and its body; heartbeats on the way are checked, too."""
         while True:
             frames = self.peer.recv(timeout_s)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from polybus import Worker, config
+from support.fake_brokers import OWN_ADDRESS
 from support.live import LiveBroker, Peer
 from support.patience import patient
 from support.zmtp import type_at, type_on
@@ -83,9 +84,9 @@ def running(dialect: str, endpoint: str) -> Iterator[None]:
     ],
 )
 def test_a_worker_connects_one_dealer(dialect: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
-        with running(dialect, f"tcp://127.0.0.1:{server.getsockname()[1]}"):
+    with socket.create_server((OWN_ADDRESS, 0)) as server:
+        server.settimeout(patient(10))
+        with running(dialect, f"tcp://{OWN_ADDRESS}:{server.getsockname()[1]}"):
             line, _ = server.accept()
             with line:
                 assert type_on(line) == b"DEALER"

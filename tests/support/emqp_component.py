@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from conformance.live_settings import BEAT_S
-from support.live import LiveBroker, Peer
+from support.live import WAIT_S, LiveBroker, Peer
 
 TAG = b"eMQP/1.0"
 
@@ -19,7 +19,7 @@ class Component(Peer):
     def say(self, *frames: bytes) -> None:
         self.send(b"", TAG, *frames)
 
-    def hear(self, timeout_s: float = 10.0) -> list[bytes]:
+    def hear(self, timeout_s: float = WAIT_S) -> list[bytes]:
         """The next message that is no heartbeat."""
         empty, tag, *rest = self.recv_until(lambda frames: frames[2] != b"HEARTBEAT", timeout_s)
         assert (empty, tag) == (b"", TAG)
@@ -37,7 +37,7 @@ class Component(Peer):
         for number in range(slots):
             self.say(b"READY", b"ready-%d" % number)
 
-    def take(self, timeout_s: float = 10.0) -> tuple[bytes, bytes]:
+    def take(self, timeout_s: float = WAIT_S) -> tuple[bytes, bytes]:
         """Id and body of the next job."""
         command, token, _, _, body = self.hear(timeout_s)
         assert command == b"REQUEST"
@@ -54,7 +54,7 @@ class Component(Peer):
         assert (command, original) == (b"REPLY", job)
         return body
 
-    def hear_beating(self, timeout_s: float = 10.0) -> tuple[bytes, bytes]:
+    def hear_beating(self, timeout_s: float = WAIT_S) -> tuple[bytes, bytes]:
         """First and last frame of the next message that is no heartbeat; meanwhile we show that we live."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:

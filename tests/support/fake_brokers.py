@@ -11,6 +11,10 @@ import zmq
 
 from support.patience import patient
 
+# Not the loopback address where the brokers of other tests were: for a while their peers try to reconnect, to
+# ports that the kernel may give to this test by now.
+OWN_ADDRESS = "127.0.7.1"
+
 _EVENT = struct.Struct("=hi")
 # A test that waits longer than this has failed.
 PATIENCE_MS = int(patient(10_000))
@@ -19,8 +23,8 @@ PATIENCE_MS = int(patient(10_000))
 class FakeBroker:
     """A ROUTER on a free port of this machine; `restart` forgets all connections but keeps the port."""
 
-    def __init__(self) -> None:
-        self._socket = self._bind("tcp://127.0.0.1:*")
+    def __init__(self, address: str = OWN_ADDRESS) -> None:
+        self._socket = self._bind(f"tcp://{address}:*")
         endpoint = self._socket.getsockopt(zmq.LAST_ENDPOINT)
         self.endpoint = bytes(endpoint).rstrip(b"\0").decode()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from support.live import LiveBroker, Peer, wait_for
+from support.live import WAIT_S, LiveBroker, Peer, wait_for
 from support.majordomo import Frames, Talk
 
 
@@ -19,7 +19,7 @@ class Talker(Peer):
     def say(self, frames: Frames) -> None:
         self.send(*self.lead, *frames)
 
-    def hear(self, timeout_s: float = 10.0) -> Frames:
+    def hear(self, timeout_s: float = WAIT_S) -> Frames:
         """The next message that is no heartbeat."""
         beat = [self.talk.worker, self.talk.beat_answer or self.talk.beat]
         frames = self.recv_until(lambda frames: frames[len(self.lead) :] != beat, timeout_s)

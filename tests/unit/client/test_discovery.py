@@ -44,7 +44,8 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    found = FakeBroker()
+    # Where a broker of this machine is looked for, and where `announced` speaks from.
+    found = FakeBroker("127.0.0.1")
     yield found
     found.close()
 
