@@ -203,6 +203,28 @@ def test_ebus_cancellation_and_pings_reach_a_running_handler(broker: FakeBroker,
     assert reject[2] == b"r1"
 
 
+def test_a_running_handler_learns_that_its_conversation_is_over(broker: FakeBroker, serve: Serve) -> None:
+    """The broker gives what it works on to others, and its answer would be dropped."""
+    started, stopped = threading.Event(), threading.Event()
+
+    def handle(request: Request) -> bytes:
+        started.set()
+        ticks = threading.Event()
+        while not request.cancelled:
+            ticks.wait(0.005)
+        stopped.set()
+        return b"too late"
+
+    serve({"any": handle})
+    first, _ = broker.receive()
+    order(broker, first, b"1", b"")
+    assert started.wait(PATIENCE_MS / 1000)
+    broker.send(first, b"MDRW01", b"\x06")
+    second, _ = broker.receive_until(lambda frames: frames[1] == b"\x01")
+    assert second != first
+    assert stopped.wait(PATIENCE_MS / 1000)
+
+
 @pytest.mark.conforms("MDR-29", "MDR-22")
 def test_disconnect_opens_a_new_socket_with_a_new_ready(broker: FakeBroker, serve: Serve) -> None:
     worker = serve({"echo": echo})

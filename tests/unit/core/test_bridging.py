@@ -16,7 +16,7 @@ from polybus.core.lifecycle import RequestState
 from polybus.core.model import PLAIN_CALL, Heartbeat, JobOptions, Limits, Reason, Worker
 from polybus.core.replies import KEPT_OVERHEAD_BYTES
 from polybus.core.tables import IDLE_TICK_S
-from support.stage import NEVER_DEAD, Stage, client, worker
+from support.stage import NEVER_DEAD, LedgerStage, Stage, client, worker
 
 # A request that does not take the quickest way.
 NOTHING_SPECIAL = JobOptions()
@@ -460,6 +460,25 @@ def test_the_next_way_is_taken_and_told_when_a_neighbour_fails(how: str) -> None
     assert stage.delivered() == [("C", "1")]
     assert bridging.via(b"echo") == ["C", "E"]
     assert gather(stage)[-1] == ("D", {b"echo": ("A", "C", "E")}, [])
+
+
+def test_what_is_written_down_here_is_not_given_back() -> None:
+    stage = LedgerStage()
+    bridging = stage.bus.bridging = Bridging(stage.bus, "A")
+    stage.worker("w", credit=1)
+    link(stage, "B")
+    stage.submit("c", "1")
+    ask(stage, "B", "durable", options=JobOptions(guarantee=True))
+    ask(stage, "B", "plain")
+    stage.write()
+    stage.taken.clear()
+    stage.gone("w")
+    stage.wait(GATHER_S * 2)
+    refused = stage.one(act.Refuse)
+    assert (refused.client, refused.request_id) == (worker("B"), b"plain")
+    assert refused.detail.startswith(ELSEWHERE)
+    assert stage.bus.services[b"echo"].queue.length == 2
+    assert bridging.via(b"echo") == []
 
 
 def small_link(stage: Stage, name: str, **offers: tuple[str, ...]) -> Worker:

@@ -120,6 +120,18 @@ def test_while_a_name_is_wanted_a_third_peer_that_beats_for_it_is_sent_away() ->
     assert b"n" in stage.bus.catalog.claims
 
 
+def test_heartbeats_of_a_third_peer_do_not_keep_the_holder_of_a_wanted_name() -> None:
+    stage = Stage()
+    for at in ("old", "new"):
+        stage.do(events.Register(peer(at), at, b"n", {"ip": "10.0.0.1"}, 1.0, serves=talking("n", at)))
+    stage.nothing()
+    for _ in range(40):
+        stage.wait(0.1)
+        stage.do(events.NodeBeat(peer("third"), "third", b"n"))
+    assert stage.bus.nodes[b"n"].address == peer("new")
+    assert not stage.actions(act.Deny)
+
+
 def test_a_node_is_announced_with_the_reason() -> None:
     stage = Stage()
     register(stage, "n", "p")

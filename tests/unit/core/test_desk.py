@@ -407,6 +407,15 @@ def test_a_call_without_an_id_that_is_sent_again_is_the_same_job(stage: LedgerSt
     assert len({body for _, body in answers(stage)}) == 2, "without a name they are two"
 
 
+def test_clients_on_two_ports_may_have_the_same_identity(stage: LedgerStage) -> None:
+    for link in (1, 7):
+        call = (b"call", b"polybus.submit", [envelope()])
+        stage.do(events.Submit((link, b"c"), "voice", *call, JobOptions(reply_requested=True)))
+    stage.write()
+    assert len({body for _, body in answers(stage)}) == 2
+    assert len(stage.delivered()) == 2
+
+
 def test_a_result_may_be_asked_for_before_and_after_the_end(stage: LedgerStage) -> None:
     stage.job("j")
     stage.write()

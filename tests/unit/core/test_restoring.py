@@ -490,6 +490,20 @@ def test_what_workers_have_holds_it_up_and_nothing_more_is_begun(stage: LedgerSt
     assert [name for _, name in stage.delivered()] == ["2", "3", "4", "5"]
 
 
+def test_a_job_that_a_worker_has_holds_it_up_alone(stage: LedgerStage) -> None:
+    stage.worker("w")
+    stage.submit("c", "1", options=GUARANTEED)
+    stage.write()
+    stage.delivered()
+    stage.do(events.Drain())
+    stage.wait(1.0)
+    assert stage.bus.state is BusState.DRAINING
+    stage.result("w")
+    stage.write()
+    stage.wait(0.2)
+    assert stage.bus.state is BusState.DRAINED
+
+
 def test_retries_and_chains_are_left_to_the_successor(stage: LedgerStage) -> None:
     stage.worker("w", credit=5)
     stage.submit("c", "1", options=JobOptions(guarantee=True, retries=1, backoff_s=0.0))

@@ -387,6 +387,19 @@ def test_a_request_that_would_go_in_a_circle_is_given_back() -> None:
     assert a.via("echo") == ["B", "C"]
 
 
+def test_a_request_that_would_come_to_a_broker_a_second_time_is_given_back() -> None:
+    """B itself was not passed yet, but its way to the service is over C, where the request was."""
+    world, a, b, c = line()
+    c.worker("w", "echo")
+    world.wait(0.1)
+    request = say.Request(b"x/0", b"echo", ("C", "A"), [b"body"], 1000)
+    (identity,) = [name for name, one in world.wires.items() if one.dialler is a]
+    world.wires[identity].there.append(wire.write_request(request))
+    world.run()
+    assert (b.bus.request_count, c.bus.request_count) == (0, 0)
+    assert not c.orders("w")
+
+
 def test_the_catalog_says_which_brokers_are_on_the_way() -> None:
     world, a, _, c = line()
     c.worker("w", "echo")

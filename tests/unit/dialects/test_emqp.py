@@ -235,6 +235,16 @@ def test_what_is_refused_is_answered_with_an_error_whether_a_reply_was_requested
     assert msgspec.json.decode(answer[1])["error"] == "too_large"
 
 
+@pytest.mark.conforms("EMQP-43")
+def test_a_strict_broker_refuses_in_the_documents_form() -> None:
+    ex = broker(Limits(body_bytes=3), strict=True)
+    ask(ex, body=b"long")
+    (frames,) = ex.got(CLIENTS, b"c")
+    assert frames[:4] == [b"", TAG, b"REPLY", b"job-1"]
+    assert msgspec.json.decode(frames[4])["error"] == "too_large"
+    assert len(frames) == 5
+
+
 def test_late_and_unknown_replies_are_counted() -> None:
     ex = broker()
     inform(ex)

@@ -241,6 +241,20 @@ def test_a_worker_that_cannot_be_reached_is_gone(kind: str) -> None:
     assert WORKER not in office.bus.workers
 
 
+def test_what_a_worker_had_before_its_connection_broke_it_may_answer_over_the_next() -> None:
+    office = Office()
+    office.worker(credit=2)
+    office.submit(b"1")
+    office.settle()
+    (first,) = office.bus.requests
+    office.pump.refuse[b"w"] = errno.EHOSTUNREACH
+    office.submit(b"2")
+    office.settle()
+    assert WORKER not in office.bus.workers
+    office.bus.handle(events.Result(WORKER, first, [b"done"]), NOW)
+    assert (office.bus.counters.replied, office.bus.counters.late) == (1, 0)
+
+
 @pytest.mark.parametrize("kind", TO_WORKERS)
 def test_a_worker_whose_pipe_is_full_stays(kind: str) -> None:
     office = Office()

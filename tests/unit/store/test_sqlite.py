@@ -368,6 +368,17 @@ def test_a_bug_in_a_line_costs_nothing(store: SqliteStore) -> None:
     assert store.load().jobs == [job(1), job(3)]
 
 
+def test_half_a_transaction_is_undone(store: SqliteStore) -> None:
+    store.write([Accepted(job(1))])
+    with pytest.raises(TypeError):
+        # The second table cannot be written when the rows of the first are in the database.
+        store.write([Accepted(job(2)), Scheduled(replace(schedule("a"), next_at=object()))])
+    store.write([Accepted(job(3))])
+    store.close()
+    found = contents(store.folder)
+    assert (found.jobs, found.schedules) == ([job(1), job(3)], [])
+
+
 def test_the_mark_never_leads(store: SqliteStore) -> None:
     for number in range(5):
         store.write([Accepted(job(number))])
