@@ -461,6 +461,16 @@ def test_a_log_that_goes_while_it_is_read_only_spoils_the_progress(
     assert (verdict.requests, told) == (1, [(0, size), (size, size)])
 
 
+def test_a_log_that_is_read_in_two_parts_is_counted_once(logs: Logs) -> None:
+    logs.write([started()])
+    logs.skip(3)
+    logs.write(life_of("life-1", NOON_US, *WHOLE))
+    sizes = [path.stat().st_size for path in sorted((logs.journal / "open").iterdir())]
+    told: list[tuple[int, int]] = []
+    verify(logs.journal, progress=lambda done, total: told.append((done, total)))
+    assert told == [(done, sum(sizes)) for done in (sizes[0], sum(sizes), sum(sizes))]
+
+
 def test_only_the_first_of_many_are_named_and_all_are_counted(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
