@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from typing import Any, Final, Protocol
 
 from polybus.client.aio import AsyncClient
-from polybus.client.desk import LAST_S
+from polybus.client.desk import LAST_S, log_unconfirmed, raise_first
 from polybus.client.questions import Plan, Question, T, unconfirmed
 from polybus.errors import LocalProtocolError, PolybusError, RequestFailed
 
@@ -109,19 +109,17 @@ class Posts:
         return posted
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait for all receipts; the first thing that went wrong is raised when all have been waited for."""
+        """Wait for all receipts, then raise the first error; the others are logged."""
         waiting, self._open = self._open, deque()
         found = await asyncio.gather(*(each.aconfirm(timeout_s) for each in waiting), return_exceptions=True)
-        for wrong in found:
-            if wrong is not None:
-                raise wrong
+        raise_first([error for error in found if error is not None])
 
     async def end(self) -> None:
         """The connection is about to be closed."""
         try:
             await self.flush(LAST_S)
         except PolybusError as error:
-            _log.warning("a job that was sent without waiting may be lost: %s", error)
+            log_unconfirmed(error)
 
 
 class Clients:

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from polybus.client.client import Client, Pending
@@ -71,6 +71,18 @@ class Desk(Protocol):
     def close(self) -> None: ...
 
 
+def log_unconfirmed(error: BaseException) -> None:
+    _log.warning("a job that was sent without waiting may be lost: %s", error)
+
+
+def raise_first(errors: Sequence[BaseException]) -> None:
+    """Raise the first of the errors of jobs that were sent without waiting; the others are logged."""
+    for error in errors[1:]:
+        log_unconfirmed(error)
+    if errors:
+        raise errors[0]
+
+
 def run(plan: Plan[T], desk: Desk) -> T:
     """Carry out a plan, with everything that it asks."""
     try:
@@ -107,18 +119,17 @@ class Connection:
             return posted
 
     def flush(self, timeout_s: float) -> None:
-        """Wait for all receipts; the first thing that went wrong is raised when all have been waited for."""
+        """Wait for all receipts, then raise the first error; the others are logged."""
         until = time.monotonic() + timeout_s
-        wrong: PolybusError | None = None
+        errors: list[PolybusError] = []
         with self.lock:
             while self.posted:
                 posted = self.posted.popleft()
                 try:
                     posted.confirm(max(0.0, until - time.monotonic()))
                 except PolybusError as error:
-                    wrong = wrong or error
-        if wrong is not None:
-            raise wrong
+                    errors.append(error)
+        raise_first(errors)
 
     def close(self) -> None:
         """Close it, unless its thread is just using it: then it is closed when that thread ends."""
@@ -128,7 +139,7 @@ class Connection:
                     try:
                         self.flush(LAST_S)
                     except PolybusError as error:
-                        _log.warning("a job that was sent without waiting may be lost: %s", error)
+                        log_unconfirmed(error)
                 self.client.close()
             finally:
                 self.lock.release()

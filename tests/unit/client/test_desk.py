@@ -8,6 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -169,6 +170,40 @@ def test_flush(broker: FakeBroker, desk: ThreadDesk) -> None:
     desk.flush(10.0)
 
 
+@pytest.mark.parametrize("form", ["sync", "async"])
+@pytest.mark.parametrize("how", ["flush", "close"])
+def test_every_refusal_that_nobody_asked_about_is_raised_or_logged(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, form: str, how: str
+) -> None:
+    bus = Bus(broker.endpoint, timeout_s=patient(10.0))
+    job = bus.job(name="a.b")(lambda: None)
+    thread = Background(lambda: [answer(broker, REFUSAL) for _ in range(3)])
+    raises = pytest.raises(JobRefused, match="queue_full") if how == "flush" else nullcontext()
+
+    def send() -> None:
+        with bus:
+            for _ in range(3):
+                job.send(wait=False)
+            with raises:
+                bus.flush() if how == "flush" else bus.close()
+
+    async def asend() -> None:
+        async with bus:
+            for _ in range(3):
+                await job.asend(wait=False)
+            with raises:
+                await (bus.aflush() if how == "flush" else bus.aclose())
+
+    with caplog.at_level(logging.WARNING, "polybus"):
+        if form == "sync":
+            send()
+        else:
+            asyncio.run(asend())
+    thread.join()
+    refusals = [record for record in caplog.records if "queue_full: no room" in record.getMessage()]
+    assert len(refusals) + (how == "flush") == 3
+
+
 def test_a_program_that_ends_says_what_it_could_not_confirm(
     desk: ThreadDesk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,5 +280,5 @@ def test_what_nobody_asked_about_is_logged(broker: FakeBroker, caplog: pytest.Lo
 
     with caplog.at_level(logging.WARNING, "polybus"):
         asyncio.run(main())
-    # Some were found when the next was sent, the rest at the end.
+    # Whether each was found when the next was sent or at the end.
     assert [record.getMessage().count("queue_full: no room") for record in caplog.records] == [1, 1]

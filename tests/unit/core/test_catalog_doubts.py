@@ -120,6 +120,16 @@ def test_while_a_name_is_wanted_a_third_peer_that_beats_for_it_is_sent_away() ->
     assert b"n" in stage.bus.catalog.claims
 
 
+@pytest.mark.parametrize("is_called", [False, True])
+def test_two_nodes_that_have_no_address_are_not_the_same_node(is_called: bool) -> None:
+    stage = Stage()
+    for at in ("one", "two"):
+        serves = talking("n", at) if is_called else None
+        stage.do(events.Register(peer(at), at, b"n", {}, 30.0, serves=serves))
+    assert stage.one(act.Deny).node == peer("two")
+    assert stage.bus.nodes[b"n"].address == peer("one")
+
+
 def test_heartbeats_of_a_third_peer_do_not_keep_the_holder_of_a_wanted_name() -> None:
     stage = Stage()
     for at in ("old", "new"):

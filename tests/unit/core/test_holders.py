@@ -957,6 +957,14 @@ def test_a_silent_worker_that_was_dialled_is_not_asked_about_a_suspended_request
     check(stage)
 
 
+def test_a_request_that_only_a_worker_that_was_dialled_has_is_given_up_as_lost() -> None:
+    stage = Stage(Limits(attempts=1))
+    stage.do(events.WorkerUp((9, b"d"), "d", ((b"echo", 0),), BEATS, endpoint="tcp://10.0.0.1:1"))
+    stage.submit("c", "1", ttl_s=1000.0)
+    silence(stage)
+    assert stage.one(act.Refuse).reason is Reason.WORKER_LOST
+
+
 def test_a_failure_of_a_silent_worker_whose_lease_ended_counts_if_nobody_else_tries(stage: Stage) -> None:
     token = busy(stage, "w")
     silence(stage)

@@ -205,6 +205,7 @@ REFUSALS: dict[str, tuple[Limits, dict[str, Any], Reason, str]] = {
         "2 requests of this",
     ),
     "body": (Limits(body_bytes=10), {"body": [b"x" * 6, b"y" * 5]}, Reason.TOO_LARGE, "11 bytes"),
+    "frame": (Limits(body_bytes=10), {"body": [b"x" * 11]}, Reason.TOO_LARGE, "11 bytes"),
     "memory": (Limits(held_bytes=10), {"body": [b"x" * 7]}, Reason.OUT_OF_MEMORY, "6 of 10 bytes"),
     "services": (Limits(services=1), {"service": "other"}, Reason.TOO_MANY_SERVICES, "1 services"),
 }
@@ -236,7 +237,7 @@ def test_every_limit_refuses_with_its_reason(case: str, serving: bool) -> None:
 
 
 # What does not depend on how many wait is looked at where a worker is free, too.
-WITH_A_FREE_WORKER = ("body", "memory", "client", "services")
+WITH_A_FREE_WORKER = ("body", "frame", "memory", "client", "services")
 
 
 @pytest.mark.parametrize("case", WITH_A_FREE_WORKER)

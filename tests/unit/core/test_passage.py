@@ -42,6 +42,15 @@ def test_numbers_that_left_the_window_are_forgotten_and_those_in_it_are_not(
     assert seen.is_new("A", 100)
 
 
+def test_what_is_in_the_window_is_remembered_after_the_older_ones_were_forgotten() -> None:
+    seen = Seen()
+    last = 2 * WINDOW
+    for number in range(last + 1):
+        assert seen.is_new("A", number)
+    assert len(seen._origins["A"].recent) == WINDOW
+    assert not any(seen.is_new("A", number) for number in range(last - WINDOW + 1, last + 1))
+
+
 def test_the_origin_that_was_silent_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passage, "ORIGINS", 2)
     seen = Seen()

@@ -12,7 +12,7 @@ import pytest
 
 from polybus.core import actions as act
 from polybus.core.model import Limits
-from polybus.server.pending import OVERHEAD_BYTES, RETRY_MAX_S, RETRY_S, ROUND, Pending
+from polybus.server.pending import OVERHEAD_BYTES, RETRY_MAX_S, RETRY_S, ROUND, TURN, Pending
 
 NOW = 100.0
 ANN, BOB = (1, b"ann"), (1, b"bob")
@@ -98,6 +98,22 @@ def test_a_client_with_much_to_get_takes_turns(desk: Desk) -> None:
     assert desk.pipes.sent[-1] == (b"bob", b"x")
     desk.pending.resume(NOW + 2)
     assert not desk.pending
+
+
+def test_clients_without_room_take_turns_to_be_tried(desk: Desk) -> None:
+    """Not all of them can be tried in a turn, and the last ones are the only ones with room."""
+    many = 2 * TURN // ROUND
+    clients = [(1, b"c%d" % number) for number in range(many)]
+    for client in clients:
+        for number in range(ROUND):
+            desk.add(client, b"%d" % number)
+    for _, identity in clients[many // 2 :]:
+        desk.pipes.room[identity] = ROUND
+    desk.pending.resume(NOW + 1)
+    assert not desk.pipes.sent
+    desk.pending.resume(NOW + 2)
+    assert len(desk.pipes.sent) == ROUND * many // 2
+    assert [client in desk.pending for client in clients] == [True] * (many // 2) + [False] * (many // 2)
 
 
 def test_it_is_tried_less_often_while_nothing_moves(desk: Desk) -> None:
