@@ -115,6 +115,8 @@ def disconnect(broker: LiveBroker, company: Company, port: str, word: bytes) -> 
         assert broker.process.wait(STOP_S) == 0
         for component in told:
             assert component.get(0) is None
+        (line,) = [line for line in broker.errors().splitlines() if "told to drain" in line]
+        assert "told to drain by a DISCONNECT over eMQP; draining: 2 requests are unanswered" in line
 
 
 @pytest.mark.conforms("EMQP-8", "EMQP-9", "EMQP-33", "EMQP-34", "EMQP-35")

@@ -127,32 +127,40 @@ def read_assignments(texts: list[str]) -> dict[str, str]:
     from polybus.cli.settings import names
 
     known = names()
-    found = {}
+    found: dict[str, str] = {}
+    mistakes: list[str] = []
     for text in texts:
         name, equals, value = text.partition("=")
         name = name.strip()
-        if not equals:
-            raise WrongUse(f"--set takes section.name=value, not {text!r}; for example ebus.frontend=6000")
-        if name not in known and not _is_of_a_queue(name):
-            raise WrongUse(f"--set {text}: there is no setting {name!r}{_near(name, known)}")
-        found[name] = value.strip()
+        mistake = (
+            _wrong_name(text, name, known)
+            if equals
+            else f"--set takes section.name=value, not {text!r}; for example ebus.frontend=6000"
+        )
+        if mistake:
+            mistakes.append(mistake)
+        else:
+            found[name] = value.strip()
+    if mistakes:
+        raise WrongUse(". ".join(mistakes))
     return found
 
 
-def _is_of_a_queue(name: str) -> bool:
-    """Whether this is a setting of some queue: `queues.name.option`; the name is free and may have dots."""
+def _wrong_name(text: str, name: str, known: list[str]) -> str:
+    """What is wrong with the name of a setting; nothing if there is one of this name. That of a queue is
+    `queues.name.option`, where the name is free and may have dots."""
     from polybus.config import QUEUE_OPTIONS, QUEUES
 
+    if name in known:
+        return ""
     section, _, rest = name.partition(".")
-    queue, _, option = rest.rpartition(".")
     if section != QUEUES:
-        return False
-    if not queue or option not in QUEUE_OPTIONS:
-        raise WrongUse(
-            f"{name!r} is no setting of a queue; write queues.NAME.OPTION with one of "
-            f"{', '.join(QUEUE_OPTIONS)}"
-        )
-    return True
+        return f"--set {text}: there is no setting {name!r}{_near(name, known)}"
+    queue, _, option = rest.rpartition(".")
+    if queue and option in QUEUE_OPTIONS:
+        return ""
+    options = ", ".join(QUEUE_OPTIONS)
+    return f"{name!r} is no setting of a queue; write queues.NAME.OPTION with one of {options}"
 
 
 def _near(name: str, known: list[str]) -> str:

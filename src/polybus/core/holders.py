@@ -256,8 +256,8 @@ def rest(bus: Tables, worker: Worker) -> None:
     heard."""
     bus.silent.pop(worker.address, None)
     bus.watches.clear(worker)
-    # What it says of these is late. It grants its slots itself, so they are not needed for these.
-    worker.inflight.clear()
+    # Its requests stay in `worker.inflight`: what it says of these is late, and an answer that names no
+    # request is about the oldest of them.
     if len(bus.resting) >= MAX_LET_GO:
         del bus.resting[next(iter(bus.resting))]
     bus.resting[worker.address] = worker

@@ -96,7 +96,16 @@ def _state(workers: int, late: int, silent: int) -> str:
 
 def silent_by_service(bus: Bus) -> Counter[bytes]:
     """How many silent workers each service has. There are few of them, if any."""
-    return Counter(service.name for worker in bus.silent.values() for service in worker.offers)
+    return Counter(service.name for worker in bus.silent.values() for service in services_of(worker))
+
+
+def services_of(worker: Worker) -> dict[Service, int]:
+    """What a worker offers, with its weights. A silent one whose lease has ended offers nothing any more, but
+    may still answer requests of these."""
+    if worker.offers or worker.state is not WorkerState.SILENT:
+        return worker.offers
+    unanswered = (request for request in worker.inflight.values() if request.state not in TERMINAL)
+    return {request.service: 0 for request in unanswered}
 
 
 def service_view(
@@ -147,7 +156,7 @@ def worker_view(worker: Worker, now: float, name_of: NameOf, wall_offset: float 
         "worker": peer_name(worker.address),
         "dialect": name_of(worker.voice),
         "role": "scheduler" if worker.is_scheduler else "worker",
-        "services": {s.name.decode(errors="replace"): weight for s, weight in worker.offers.items()},
+        "services": {s.name.decode(errors="replace"): weight for s, weight in services_of(worker).items()},
         "state": worker.state.name.lower(),
         "credit": worker.credit,
         # Nothing is given to a silent one.

@@ -287,11 +287,15 @@ class Emqp:
     def _return(self, worker: Address, message: wire.Return, at: int, now: float) -> None:
         self._bus.handle(events.Returned(worker, message.token), now)
 
-    def _heartbeat_of(self, worker: Address, message: wire.Heartbeat, at: int, now: float) -> None:
-        """Known peers are noted for whatever they send, unknown ones are not answered."""
+    def _heartbeat_of(self, peer: Address, message: wire.Heartbeat, at: int, now: float) -> None:
+        """Workers and schedulers are noted for whatever they send; others are not answered."""
+        if not self._is_known(peer):
+            self._clients.note(peer, at)
 
     def _ack(self, peer: Address, message: wire.Ack, at: int, now: float) -> None:
         """Nothing of ours waits for it."""
+        if not self._is_known(peer):
+            self._clients.note(peer, at)
 
     def _goodbye(self, peer: Address, message: wire.Goodbye, at: int, now: float) -> None:
         self._bus.handle(events.WorkerGone(peer, "it said goodbye"), now)
@@ -300,9 +304,9 @@ class Emqp:
         self._clients.forget(peer)
 
     def _disconnect(self, peer: Address, message: wire.Disconnect, at: int, now: float) -> None:
+        self._clients.note(peer, at)
         if self._on_disconnect is None:
             raise refuse("not_admin", "DISCONNECT is obeyed on the admin port only (emqp.disconnect)")
-        self._clients.note(peer, at)
         ack = wire.write_ack(self._new_id(), message.msg_id)
         self._bus.actions.append(Say(peer, [peer[1], *self._leads[at], *ack]))
         # At once: who has the ACK may count on it that no new work is taken.

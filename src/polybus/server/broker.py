@@ -38,6 +38,7 @@ from polybus.server.assembly import Assembly, open_links
 from polybus.server.beacon import Beacon
 from polybus.server.data_dir import DataDir
 from polybus.server.datagrams import SETTING, Datagrams
+from polybus.server.draining import draining
 from polybus.server.effects import Message, Outbox, Receive
 from polybus.server.journaling import Journaling
 from polybus.server.keeping import Keeping
@@ -97,7 +98,7 @@ class Broker:
         os.set_blocking(self._wake_write, False)
         try:
             self._assembly: Assembly = open_links(
-                self._context, self.bus, self.settings, self._wall, self.ask_to_drain
+                self._context, self.bus, self.settings, self._wall, self._obey_disconnect
             )
             links = self._assembly.links
             self._dialled = self._assembly.dialled
@@ -210,6 +211,15 @@ class Broker:
         """Take no new requests, finish what is there, then stop. Safe in signal handlers and threads."""
         self._drain_asked = True
         self._wake()
+
+    def _obey_disconnect(self) -> None:
+        """A DISCONNECT of eMQP does what SIGTERM does. The dialect has begun to drain already."""
+        if self._stop_at is None and not self._drain_asked:
+            unanswered = self.bus.request_count
+            is_drained = self.bus.state is BusState.DRAINED
+            state = draining(is_drained, unanswered, self.settings.broker.drain_s)
+            log(f"told to drain by a DISCONNECT over eMQP; {state}", unanswered=unanswered)
+        self.ask_to_drain()
 
     def ask_to_reload(self, load: Callable[[], Settings]) -> None:
         """Read the settings again. Safe in signal handlers and threads."""

@@ -44,6 +44,19 @@ def test_what_cannot_be_assigned(text: str) -> None:
         read_assignments([text])
 
 
+def test_everything_that_cannot_be_assigned_is_told_at_once() -> None:
+    with pytest.raises(WrongUse) as caught:
+        read_assignments(["a.b=1", "ebus.frontned=2", "dbp.port=3", "queues.x=4", "plain"])
+    for words in (
+        "'a.b'",
+        "did you mean 'ebus.frontend'?",
+        "'queues.x' is no setting of a queue",
+        "not 'plain'",
+    ):
+        assert words in str(caught.value)
+    assert "dbp.port" not in str(caught.value)
+
+
 def test_settings_say_where_they_come_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -837,6 +837,39 @@ def test_a_worker_that_nothing_can_be_told_works_again_when_it_is_heard(end: str
     check(stage)
 
 
+@pytest.mark.parametrize("end", ["another", "expired", "while it was there"])
+def test_an_answer_without_a_token_of_a_worker_that_rested_is_not_taken_for_that_of_its_next_request(
+    end: str,
+) -> None:
+    stage = Stage(Limits(request_ttl_s=2 * DEAD_S if end == "another" else DEAD_S - 2.0))
+    granting(stage, "w")
+    stage.do(events.Slot(worker("w"), "w"))
+    stage.submit("c", "1")
+    if end == "another":
+        silence(stage)
+        granting(stage, "v")
+        stage.result("v", stage.token("c", "1"))
+        stage.gone("v")
+    elif end == "while it was there":
+        stage.wait(DEAD_S - 1.0)
+        assert stage.bus.request_count == 0
+        stage.wait(1.2)
+    else:
+        silence(stage)
+    assert set(stage.bus.resting) == {worker("w")}
+    stage.heard("w")
+    stage.submit("c", "2")
+    assert stage.delivered()[-1] == ("w", "2")
+    stage.actions(act.Answer)
+    stage.result("w", b"", [b"of the first"])
+    assert not stage.actions(act.Answer)
+    assert stage.bus.counters.late == 1
+    stage.result("w", b"", [b"of the second"])
+    answer = stage.one(act.Answer)
+    assert (answer.request_id, answer.body) == (b"2", [b"of the second"])
+    check(stage)
+
+
 @pytest.mark.parametrize("how", ["register", "goodbye", "unreachable"])
 def test_a_worker_that_rests_is_forgotten_when_it_begins_anew_or_leaves(stage: Stage, how: str) -> None:
     granting(stage, "w")

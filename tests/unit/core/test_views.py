@@ -176,6 +176,18 @@ def test_a_silent_worker_is_listed_with_what_it_holds() -> None:
     assert not any(row["silent_workers"] for row in requests(stage.bus, stage.now, str, 10))
 
 
+def test_a_silent_worker_whose_lease_ended_is_listed_with_the_services_of_its_requests() -> None:
+    stage = Stage()
+    stage.worker("w", "mail", "other", credit=3, heartbeat=Heartbeat(8.0, 2.0))
+    stage.submit("c", "1", "mail", ttl_s=60.0)
+    stage.wait(9.0)
+    stage.bus.silent[at("w")].offers = {}
+    (found,) = workers(stage.bus, stage.now, str)
+    assert (found["state"], found["services"]) == ("silent", {"mail": 0})
+    states = {row["service"]: row["state"] for row in services(stage.bus, stage.now, str)}
+    assert states["mail"] == "silent"
+
+
 def test_a_silent_worker_whose_answer_does_not_count_is_not_named() -> None:
     stage = Stage()
     stage.worker("w", "mail", heartbeat=Heartbeat(8.0, 2.0))

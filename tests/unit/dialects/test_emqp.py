@@ -916,6 +916,30 @@ def test_where_disconnect_is_allowed_it_is_acknowledged_and_no_new_work_is_taken
     assert msgspec.json.decode(answers(ex)[0][1])["error"] == "draining"
 
 
+@pytest.mark.conforms("EMQP-33")
+@pytest.mark.parametrize(
+    "said", [[b"HEARTBEAT", b"h-1", b"1"], [b"ACK", b"a-1", b"x"], [b"DISCONNECT", b"d-1"]]
+)
+def test_a_client_that_said_anything_that_can_be_read_is_told_goodbye(said: list[bytes]) -> None:
+    ex = Exchange()
+    emqp = Emqp(ex.bus, wall=lambda: 0.0)
+    ex.listen(CLIENTS, RouterEar(ex.bus, "emqp", emqp.client_tags))
+    say(ex, CLIENTS, b"c", *said)
+    assert [goodbye.peer for goodbye in emqp.goodbyes()] == [(CLIENTS, b"c")]
+    say(ex, CLIENTS, b"c", b"KBYE", b"k-1")
+    assert emqp.goodbyes() == []
+
+
+def test_a_worker_that_beats_is_told_goodbye_once() -> None:
+    ex = broker()
+    inform(ex)
+    emqp = Emqp(ex.bus, wall=lambda: 0.0)
+    ex.listen(WORKERS, RouterEar(ex.bus, "emqp", emqp.worker_tags))
+    say(ex, WORKERS, b"w", b"HEARTBEAT", b"h-1", b"1")
+    say(ex, WORKERS, b"w", b"ACK", b"a-1", b"x")
+    assert emqp.goodbyes() == []
+
+
 def test_of_the_fewest_clients_two_are_remembered() -> None:
     clients = RecentClients(2)
     for name in (b"a", b"b", b"c"):
