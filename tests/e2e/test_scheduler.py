@@ -190,7 +190,7 @@ def test_the_component_waits_for_its_router(tmp_path: Path) -> None:
     """Nobody is there yet, and it can be ended all the same."""
     component = Running("scheduler", "--broker", "tcp://127.0.0.1:9", "--tz", "UTC", cwd=tmp_path)
     try:
-        until(lambda: component.process.poll() is None, "its start")
+        component.wait_for(component.errors, "waiting for the router at tcp://127.0.0.1:9")
         assert polybus("scheduler", "--tz", "Nowhere", cwd=tmp_path).returncode == 2
         assert component.end(signal.SIGINT) == 130
     finally:

@@ -100,6 +100,7 @@ def scheduler(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, on_stop)
+        log(f"waiting for the router at {component.endpoint} to take this scheduler; Ctrl-C ends it")
         component.run()
     log(f"stopped; {component.sent} runs were sent")
     if asked[:1] == [signal.SIGINT]:

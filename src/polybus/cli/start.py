@@ -142,7 +142,7 @@ def read_assignments(texts: list[str]) -> dict[str, str]:
         else:
             found[name] = value.strip()
     if mistakes:
-        raise WrongUse(". ".join(mistakes))
+        raise WrongUse(" ".join(f"{text}{'' if text.endswith('?') else '.'}" for text in mistakes))
     return found
 
 

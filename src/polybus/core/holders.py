@@ -47,6 +47,8 @@ TOLD_FOR_S: Final = 60.0
 # So many of them are remembered. Who is forgotten may be told twice, or (eMQP) begins anew by its own
 # liveness.
 MAX_LET_GO: Final = 1_000
+# Answers to jobs of before a restart of which a part was dropped: so many are remembered.
+MAX_TORN: Final = 10_000
 # Where a request is that no worker has now; a worker that still runs it takes it up again.
 _WITHOUT_WORKER = (RequestState.QUEUED, RequestState.WAITING, RequestState.SUSPENDED)
 _SILENT: Final = WorkerState.SILENT
@@ -111,8 +113,10 @@ def forget_stopped(bus: Tables, worker: Worker) -> None:
 
 def accepted_before_restart(bus: Tables, token: bytes) -> Request | None:
     """The job that an answer names, if it was accepted before the broker was restarted and has not ended.
-    Who was given it then is not remembered, but only those workers know its token."""
-    return None if token.startswith(bus.nonce) else bus.patient.get(token)
+    Who was given it then is not remembered, but only those workers know its token. (A dead letter that is
+    being revived has not begun its new life before that is written down.)"""
+    job = None if token.startswith(bus.nonce) else bus.patient.get(token)
+    return None if job is None or job.state is RequestState.ACCEPTED else job
 
 
 def was_silent(bus: Tables, request: Request, worker: Worker) -> bool:
@@ -157,10 +161,15 @@ def may_stream(bus: Tables, request: Request, worker: Worker) -> bool:
 
 
 def drop_part(bus: Tables, address: Address, token: bytes) -> None:
-    """A part of an answer came from a worker whose conversation is over, or that was told to stop."""
+    """A part of an answer came from a worker whose conversation is over, or that was told to stop, or from
+    one that got the request before the broker was restarted."""
     for worker, holding in bus.holders.get(token, {}).items():
         if worker.address == address:
             holding.is_whole = False
+    if accepted_before_restart(bus, token) is not None:
+        if len(bus.torn) >= MAX_TORN:
+            del bus.torn[next(iter(bus.torn))]
+        bus.torn[address, token] = None
 
 
 def present(bus: Tables, request: Request) -> Worker | None:
@@ -256,11 +265,20 @@ def rest(bus: Tables, worker: Worker) -> None:
     heard."""
     bus.silent.pop(worker.address, None)
     bus.watches.clear(worker)
-    # Its requests stay in `worker.inflight`: what it says of these is late, and an answer that names no
-    # request is about the oldest of them.
+    # What it says of these is late. It grants its slots itself, so they are not needed for these.
+    worker.owed += len(worker.inflight)
+    worker.inflight.clear()
     if len(bus.resting) >= MAX_LET_GO:
         del bus.resting[next(iter(bus.resting))]
     bus.resting[worker.address] = worker
+
+
+def owes_nothing(bus: Tables, address: Address) -> None:
+    """A worker has a free slot. If that is the first thing that one says which rested, what it had came to
+    nothing: an answer would have come before."""
+    worker = bus.resting.get(address)
+    if worker is not None:
+        worker.owed = 0
 
 
 def note_let_go(bus: Tables, worker: Worker, told_at: float = 0.0) -> None:

@@ -164,6 +164,7 @@ class Worker:
         "missed",
         "obeys_stop",
         "offers",
+        "owed",
         "resumes",
         "seen_at",
         "since",
@@ -215,6 +216,9 @@ class Worker:
         self.forgets_stopped = forgets_stopped
         # Its dialect has no word that makes it register again.
         self.resumes = resumes
+        # So many requests it has not answered that ended while it was silent. An answer that names no request
+        # is about the oldest one, so the next answers of this form are late.
+        self.owed = 0
         # How often in a row its heaviest service was served while a lighter one waited.
         self.streak = 0
 

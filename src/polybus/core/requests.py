@@ -67,6 +67,10 @@ def held_by(
     if worker is None:
         return None, None
     worker.seen_at = now
+    if not token and worker.owed:
+        # About a request that ended while it was silent.
+        worker.owed -= 1
+        return None, None
     if not token and worker.inflight:
         token = next(iter(worker.inflight))
     request = worker.inflight.get(token)
@@ -80,7 +84,12 @@ def held_by(
             return None, None
     if request is None:
         orphan = holders.accepted_before_restart(bus, token)
-        if orphan is None or orphan.service not in worker.offers:
+        if orphan is None:
+            worker.owed -= worker.owed > 0
+            return None, None
+        if (address, token) in bus.torn:
+            return None, None
+        if orphan.service not in worker.offers and worker.state is not WorkerState.GONE:
             return None, None
         if orphan.state is not _ORPHANED:
             # The time of grace is over, and others may have it. As with silent workers, its answer ends it.
@@ -122,8 +131,7 @@ def on_part(bus: Tables, event: events.Part, now: float) -> None:
     if worker is not None and not event.token:
         request = next(iter(worker.inflight.values()), None)
     if worker is None or request is None or request.state in TERMINAL:
-        if bus.holders:
-            holders.drop_part(bus, event.worker, event.token)
+        holders.drop_part(bus, event.worker, event.token)
         late(bus, event.worker, event.token, now)
         return
     worker.seen_at = now
@@ -216,6 +224,7 @@ def has_request(bus: Tables, address: Address, token: bytes) -> bool:
 def give_slots(bus: Tables, address: Address, slots: int, now: float) -> None:
     """A worker that grants its own slots has so many more. One that rests gets one request for each, as with
     an answer: all at once would only be refused again."""
+    holders.owes_nothing(bus, address)
     worker = worker_at(bus, address, now)
     if worker is None:
         return

@@ -136,6 +136,7 @@ def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
 
 
 def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
+    holders.owes_nothing(bus, event.worker)
     worker = worker_at(bus, event.worker, now)
     if worker is None:
         tell_to_register(bus, event.worker, event.voice, now)

@@ -34,7 +34,7 @@ from polybus.core.actions import Answer, Deny, Dismiss, Say
 from polybus.core.bus import Bus
 from polybus.core.holders import worker_at
 from polybus.core.intake import BUILT_IN
-from polybus.core.leases import beat, nodes_on
+from polybus.core.leases import beat, is_mute, nodes_on
 from polybus.core.ledger import NodeEntry
 from polybus.core.model import Address, Heartbeat, Node, Reach, Worker
 from polybus.dialects import dbp_catalog as catalog
@@ -187,6 +187,8 @@ class Dbp:
             if not is_update and self._serves(address):
                 self._end(address, self.client_voices[at][error.form], "a second registration", now)
                 return
+            if not is_update:
+                self._ended.discard(address)
             self._deny(address, self.client_voices[at][error.form], error.reasons)
             return
         worker = self._bus.workers.get(address)
@@ -252,13 +254,20 @@ class Dbp:
 
     def _signal(self, address: Address, voice: Voice, now: float) -> None:
         """Whoever is registered on this connection is there."""
+        bus = self._bus
+        for node in nodes_on(bus, address):
+            if is_mute(node):
+                # As with a heartbeat that names it: it has to register again.
+                bus.handle(events.NodeBeat(address, voice, node.name), now)
+                return
         has_nodes = self._beat_nodes(address, now)
-        if address in self._bus.workers or not has_nodes:
-            self._bus.handle(events.Heard(address, voice), now)
+        if address in bus.workers or not has_nodes:
+            bus.handle(events.Heard(address, voice), now)
 
     def _beat_nodes(self, address: Address, now: float) -> bool:
         """Any command keeps those alive that are registered on this connection and called elsewhere or not at
-        all; they are no workers on it. Returns whether anything is registered here."""
+        all; they are no workers on it. One that was called here and whose conversation is lost has to
+        register again, so it is not kept. Returns whether anything is registered here."""
         if address not in self._bus.catalog.registered_on:
             return False
         worker = self._bus.workers.get(address)
@@ -266,9 +275,9 @@ class Dbp:
         for node in nodes:
             # One that it wants to move meanwhile must show itself.
             claim = self._bus.catalog.claims.get(node.name)
-            if (worker is None or node.worker is not worker) and (
-                claim is None or claim.event.node != address
-            ):
+            is_served_here = worker is not None and node.worker is worker
+            is_claimed = claim is not None and claim.event.node == address
+            if not is_served_here and not is_claimed and not is_mute(node):
                 beat(self._bus, node, now)
         return bool(nodes)
 

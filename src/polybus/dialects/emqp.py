@@ -17,6 +17,7 @@ words of `wire.emqp_extension`; no other peer sees any of that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count
@@ -227,9 +228,11 @@ class Emqp:
 
     def _token_in(self, msg_id: bytes) -> bytes:
         """The request that the one id of the document's REPLY names; none if it is an id of the worker's own:
-        then the oldest request of that worker is meant."""
+        then the oldest request of that worker is meant. (A broker that was restarted may not know the
+        request: then the answer is late.)"""
         bus = self._bus
-        return msg_id if msg_id.startswith(bus.nonce) or msg_id in bus.patient else b""
+        is_token = msg_id.startswith(bus.nonce) or msg_id in bus.patient or TOKEN.fullmatch(msg_id)
+        return msg_id if is_token else b""
 
     def _ready(self, worker: Address, message: wire.Ready, at: int, now: float) -> None:
         self._bus.handle(events.Slot(worker, self._worker_voices[at]), now)
@@ -366,6 +369,9 @@ HEARERS: Final[dict[type, Callable[[Emqp, Address, Any, int, float], None]]] = {
     wire.Goodbye: Emqp._goodbye,
     wire.Disconnect: Emqp._disconnect,
 }
+
+# What tokens of requests look like, in any life of a broker (`server.broker` chooses the first half).
+TOKEN: Final = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{3,16}")
 
 # The core notes those who send one of the first four; DISCONNECT is no heartbeat.
 NOT_NOTED_HERE: Final = frozenset({wire.Reply, wire.Ready, wire.Done, wire.Slots, wire.Disconnect})

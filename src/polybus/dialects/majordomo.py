@@ -108,13 +108,15 @@ class Majordomo:
             bus, worker, voice, token, self._heartbeat, now
         )
         error = read_error(body)
-        if error is None:
-            had_it = finish(bus, worker, token, body, now)
-        else:
-            had_it = has_request(bus, worker, token)
-            bus.handle(events.Failure(worker, token, error, body, reason_of(error)), now)
-        if has_orphan:
-            orphans.release(bus, worker, now)
+        try:
+            if error is None:
+                had_it = finish(bus, worker, token, body, now)
+            else:
+                had_it = has_request(bus, worker, token)
+                bus.handle(events.Failure(worker, token, error, body, reason_of(error)), now)
+        finally:
+            if has_orphan:
+                orphans.release(bus, worker, now)
         if not had_it or worker not in bus.workers:
             self._unexpected(worker, voice, token, now)
 

@@ -18,7 +18,8 @@ from polybus.dialects.port import Voice
 def claim(bus: Bus, peer: Address, voice: Voice, token: bytes, heartbeat: Heartbeat, now: float) -> bool:
     """Register a peer that is no worker and answers such a job, for this one answer: without a slot, so that
     it is given nothing.  `release` follows when the answer was handled."""
-    if peer in bus.workers or peer in bus.silent or peer in bus.resting:
+    if peer in bus.workers or peer in bus.silent or peer in bus.resting or peer in bus.departed:
+        # Known ones need not be registered to be heard.
         return False
     job = accepted_before_restart(bus, token)
     if job is None:
@@ -37,6 +38,8 @@ def answer(
 ) -> None:
     """Handle an answer of a worker, or of a peer that is none (any more)."""
     claimed = claim(bus, event.worker, voice, event.token, heartbeat, now)
-    bus.handle(event, now)
-    if claimed:
-        release(bus, event.worker, now)
+    try:
+        bus.handle(event, now)
+    finally:
+        if claimed:
+            release(bus, event.worker, now)

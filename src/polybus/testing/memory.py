@@ -97,8 +97,8 @@ class MemoryBus:
         real = time.sleep
 
         def sleep(seconds: float) -> None:
-            # Other threads of the program, a library's for example, are in no job: their time is real.
-            is_in_job = bool(self._running) and _inside.get()
+            # Other threads of the program are in no job, also those that a job starts: their time is real.
+            is_in_job = bool(self._running) and self._running[-1].thread == threading.get_ident()
             (self.clock.sleep if is_in_job else real)(seconds)
 
         self._patch = mock.patch("time.sleep", sleep)

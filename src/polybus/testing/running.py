@@ -50,6 +50,7 @@ class Attempt:
         self.token = token
         self.until = now + limit_s if limit_s else NO_LIMIT
         self.stopped = False
+        self.thread = threading.get_ident()
 
     def check(self, now: float) -> None:
         """End the job if it is to end. Called when it lets time pass, which is when a real one notices."""

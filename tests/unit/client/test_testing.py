@@ -177,6 +177,22 @@ def test_coroutines_with_threads_wait_for_them(app: Bus, memory: MemoryBus) -> N
     assert app.job(name="a.work")(work).delay().get() == "done"
 
 
+def test_threads_of_a_coroutine_really_sleep(app: Bus, memory: MemoryBus) -> None:
+    """They have a copy of its context, but are not the job."""
+
+    def nap() -> tuple[float, float]:
+        before, real = memory.clock.monotonic(), time.perf_counter()
+        time.sleep(0.02)
+        return memory.clock.monotonic() - before, time.perf_counter() - real
+
+    async def naps() -> list[float]:
+        return list(await asyncio.to_thread(nap))
+
+    virtual_s, real_s = app.job(name="a.nap")(naps).delay().get()
+    assert virtual_s == 0
+    assert real_s >= 0.02
+
+
 def test_a_coroutine_that_tests(app: Bus, memory: MemoryBus) -> None:
     async def nap() -> str:
         await asyncio.sleep(50)

@@ -870,6 +870,47 @@ def test_an_answer_without_a_token_of_a_worker_that_rested_is_not_taken_for_that
     check(stage)
 
 
+@pytest.mark.parametrize("grants_many", [False, True])
+def test_a_worker_that_rested_and_grants_a_slot_first_owes_nothing(stage: Stage, grants_many: bool) -> None:
+    """What it had came to nothing: an answer would have come before."""
+    granting(stage, "w")
+    stage.submit("c", "1", ttl_s=DEAD_S - 2.0)
+    silence(stage)
+    assert set(stage.bus.resting) == {worker("w")}
+    assert stage.bus.resting[worker("w")].owed == 1
+    if grants_many:
+        requests.give_slots(stage.bus, worker("w"), 1, stage.now)
+    else:
+        stage.do(events.Slot(worker("w"), "w"))
+    stage.actions(act.Refuse)
+    for number in "23":
+        stage.submit("c", number)
+        stage.result("w", b"", [number.encode()])
+        answer = stage.one(act.Answer)
+        assert (answer.request_id, answer.body) == (number.encode(), [number.encode()])
+        stage.do(events.Slot(worker("w"), "w"))
+    assert stage.bus.counters.late == 0
+
+
+def test_what_a_worker_that_rests_owes_is_counted_down_and_holds_no_bodies(stage: Stage) -> None:
+    granting(stage, "w")
+    stage.do(events.Slot(worker("w"), "w"))
+    for number in "12":
+        stage.submit("c", number, ttl_s=DEAD_S - 2.0)
+    tokens = [stage.token("c", number) for number in "12"]
+    silence(stage)
+    resting = stage.bus.resting[worker("w")]
+    assert (resting.owed, resting.inflight) == (2, {})
+    # Whether an answer names its request or not; and one that is nobody's costs nothing below zero.
+    stage.result("w", tokens[1], [b"late"])
+    assert resting.owed == 1
+    stage.result("w", b"", [b"late"])
+    assert resting.owed == 0
+    stage.result("w", b"nobody's", [b"late"])
+    assert resting.owed == 0
+    assert stage.bus.counters.late == 3
+
+
 @pytest.mark.parametrize("how", ["register", "goodbye", "unreachable"])
 def test_a_worker_that_rests_is_forgotten_when_it_begins_anew_or_leaves(stage: Stage, how: str) -> None:
     granting(stage, "w")

@@ -397,6 +397,8 @@ def test_an_update_that_cannot_be_taken_is_not_answered_after_disconnect(net: Ne
     # A registration begins anew, also one that is denied.
     net.say(b"s", b"UwU", b'{"name": "Gondor", "port": -1}')
     assert net.reply(b"s")[0] in (b"OmO", b"(O_O)")
+    net.say(b"s", b"<3", b"Gondor")
+    assert net.reply(b"s") == BYE
 
 
 @pytest.mark.conforms("DBP-26")
@@ -414,6 +416,31 @@ def test_whatever_a_node_asks_on_its_connection_keeps_it_alive(
     assert b"Gondor" in net.bus.nodes
     # It says nothing more.
     net.wait(10)
+    assert b"Gondor" not in net.bus.nodes
+
+
+@pytest.mark.parametrize(
+    ("said", "is_told"),
+    [
+        ([b"u_U", b""], False),
+        ([b"u_U", b"Mordor", b"a call"], False),
+        ([b"ping", b""], False),
+        ([b"<3", b"Gondor"], True),
+        ([b"<3", b""], True),
+        ([b"u.u", b""], True),
+        ([b"pong", b""], True),
+    ],
+)
+def test_a_node_whose_conversation_is_lost_is_not_kept_by_what_it_says(
+    net: Network, said: list[bytes], is_told: bool
+) -> None:
+    net.serve(b"s", "Gondor")
+    net.handle(events.WorkerGone((DBP, b"s"), "cannot be reached", is_unreachable=True))
+    net.say(b"s", *said)
+    assert (BYE in net.replies(b"s")) is is_told, "it has to register again"
+    for _ in range(60):
+        net.wait(0.5)
+        net.say(b"s", *said)
     assert b"Gondor" not in net.bus.nodes
 
 

@@ -937,7 +937,7 @@ def test_a_worker_that_beats_is_told_goodbye_once() -> None:
     ex.listen(WORKERS, RouterEar(ex.bus, "emqp", emqp.worker_tags))
     say(ex, WORKERS, b"w", b"HEARTBEAT", b"h-1", b"1")
     say(ex, WORKERS, b"w", b"ACK", b"a-1", b"x")
-    assert emqp.goodbyes() == []
+    assert list(emqp._clients) == [], "the core says it to workers"
 
 
 def test_of_the_fewest_clients_two_are_remembered() -> None:

@@ -11,13 +11,17 @@ from typing import Any, Final
 import pytest
 from msgspec import Struct
 
+from polybus.config import Settings
 from polybus.core import events
 from polybus.core.lifecycle import RequestState
 from polybus.core.model import Heartbeat, JobOptions
 from polybus.core.restoring import restore
+from polybus.core.revival import revive
+from polybus.core.tables import DESK
 from polybus.dialects.ebus import Ebus
-from polybus.dialects.emqp import Emqp
+from polybus.dialects.emqp import TOKEN, Emqp
 from polybus.dialects.port import RouterEar, Voice
+from polybus.server.broker import Broker
 from polybus.store.memory import MemoryStore
 from support.exchange import Exchange, Sent
 
@@ -259,3 +263,68 @@ def test_a_silent_worker_that_answers_keeps_what_else_it_works_on(peer: Peer) ->
         heir.send(BACK, b"w", *peer.reply(each, b"done"))
     assert counts(heir) == (2, 0)
     assert (BACK, b"w") in heir.bus.workers
+
+
+# -- what does not count ----------------------------------------------------------------------------
+
+
+def test_a_dead_letter_that_is_being_revived_is_not_answered_by_its_old_worker(peer: Peer) -> None:
+    """Its new life begins when that is written down."""
+    ex = broker(peer)
+    greet(ex, peer)
+    ex.handle(events.Submit((BACK, b"c"), Voice(), b"r1", b"echo", [b"x"], GUARANTEED))
+    token: bytes = order(ex)[peer.token_at]
+    ex.send(BACK, b"w", *peer.failure(token))
+    store = MemoryStore()
+    store.write(ex.lines)
+    (letter,) = store.dead(10)
+    heir = broker(peer)
+    heir.bus.nonce = b"heir-"
+    heir.bus.link_names = {BACK: "workers", DESK[0]: ex.bus.link_names.get(DESK[0], "jobs")}
+    restore(heir.bus, store.load(), Voice(), heir.now)
+    job, why = revive(heir.bus, letter, heir.now)
+    assert job is not None, why
+    assert job.state is RequestState.ACCEPTED
+    heir.send(BACK, b"w", *peer.reply(token, b"done"))
+    assert counts(heir) == (0, 1)
+    assert not heir.bus.workers
+
+
+def test_both_answers_of_a_worker_whose_connection_broke_count(peer: Peer) -> None:
+    """That of before the restart does not make the bus forget what it was given since."""
+    heir, old = restarted(peer)
+    greet(heir, peer)
+    heir.handle(events.Submit((BACK, b"c"), Voice(), b"r2", b"echo", [b"y"], ttl_s=60.0))
+    new: bytes = order(heir)[peer.token_at]
+    heir.handle(events.WorkerGone((BACK, b"w"), "its connection broke", is_unreachable=True))
+    assert set(heir.bus.departed) == {(BACK, b"w")}
+    heir.send(BACK, b"w", *peer.reply(old, b"first"))
+    heir.send(BACK, b"w", *peer.reply(new, b"second"))
+    assert counts(heir) == (2, 0)
+    assert not heir.bus.departed
+
+
+def test_a_documents_reply_to_a_forgotten_request_of_before_the_restart_is_late() -> None:
+    """Not an answer to what its worker has now."""
+    peer = PEERS["eMQP, the document's REPLY"]
+    heir = broker(peer)
+    heir.bus.nonce = b"1f2e3d4d-"
+    greet(heir, peer)
+    heir.handle(events.Submit((BACK, b"c"), Voice(), b"r2", b"echo", [b"y"]))
+    new: bytes = order(heir)[peer.token_at]
+    heir.send(BACK, b"w", *peer.reply(b"1f2e3d4c-005", b"of the old one"))
+    assert counts(heir) == (0, 1)
+    heir.send(BACK, b"w", *peer.reply(new, b"of the new one"))
+    assert counts(heir) == (1, 1)
+    # What only looks similar is an id of the worker's own.
+    heir.send(BACK, b"w", *peer.hello[-1])
+    heir.handle(events.Submit((BACK, b"c"), Voice(), b"r3", b"echo", [b"y"]))
+    heir.send(BACK, b"w", *peer.reply(b"1f2e3d4c-0005-4a6b-9c8d-1f2e3d4c5b6a", b"done"))
+    assert counts(heir) == (2, 1)
+
+
+def test_the_tokens_of_a_broker_look_like_tokens() -> None:
+    bus = Broker(Settings()).bus
+    for count in (1, 0x123456):
+        bus.sequence = count
+        assert TOKEN.fullmatch(bus.next_token())

@@ -15,6 +15,7 @@ import zmq.asyncio
 from polybus.errors import ConnectionLost
 from polybus.web import asking
 from polybus.web.asking import Desk
+from support.fake_brokers import OWN_ADDRESS
 from support.patience import patient
 
 
@@ -37,7 +38,7 @@ def run(test: Callable[[], Any]) -> None:
 
 @asynccontextmanager
 async def asking_at(port: int) -> AsyncIterator[Desk]:
-    desk = Desk(lambda: f"tcp://127.0.0.1:{port}")
+    desk = Desk(lambda: f"tcp://{OWN_ADDRESS}:{port}")
     try:
         yield desk
     finally:
@@ -52,7 +53,7 @@ class Refusing:
         self.broken = asyncio.Event()
 
     async def __aenter__(self) -> Refusing:
-        self._server = await asyncio.start_server(self._break, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._break, OWN_ADDRESS, 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -72,7 +73,7 @@ def test_a_question_that_was_not_sent_waits_for_the_next_connection() -> None:
             await refusing.broken.wait()
             await refusing.__aexit__()
             with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as broker:
-                broker.bind(f"tcp://127.0.0.1:{refusing.port}")
+                broker.bind(f"tcp://{OWN_ADDRESS}:{refusing.port}")
                 identity, empty, tag, number, question = await broker.recv_multipart()
                 assert json.loads(question) == {"do": "services"}
                 await broker.send_multipart([identity, empty, tag, number, b'{"ok":["a"]}'])
@@ -85,7 +86,7 @@ def test_a_question_that_was_sent_ends_with_its_connection() -> None:
     async def test() -> None:
         with zmq.asyncio.Context() as context:
             broker = context.socket(zmq.ROUTER)
-            port = broker.bind_to_random_port("tcp://127.0.0.1")
+            port = broker.bind_to_random_port(f"tcp://{OWN_ADDRESS}")
             async with asking_at(port) as desk:
                 asked = asyncio.create_task(desk.ask("services", timeout_s=patient(20)))
                 await broker.recv_multipart()
