@@ -160,7 +160,7 @@ def _wrong_name(text: str, name: str, known: list[str]) -> str:
     if queue and option in QUEUE_OPTIONS:
         return ""
     options = ", ".join(QUEUE_OPTIONS)
-    return f"{name!r} is no setting of a queue; write queues.NAME.OPTION with one of {options}"
+    return f"--set {text}: {name!r} is no setting of a queue; write queues.NAME.OPTION with one of {options}"
 
 
 def _near(name: str, known: list[str]) -> str:

@@ -47,8 +47,6 @@ TOLD_FOR_S: Final = 60.0
 # So many of them are remembered. Who is forgotten may be told twice, or (eMQP) begins anew by its own
 # liveness.
 MAX_LET_GO: Final = 1_000
-# Answers to jobs of before a restart of which a part was dropped: so many are remembered.
-MAX_TORN: Final = 10_000
 # Where a request is that no worker has now; a worker that still runs it takes it up again.
 _WITHOUT_WORKER = (RequestState.QUEUED, RequestState.WAITING, RequestState.SUSPENDED)
 _SILENT: Final = WorkerState.SILENT
@@ -161,15 +159,10 @@ def may_stream(bus: Tables, request: Request, worker: Worker) -> bool:
 
 
 def drop_part(bus: Tables, address: Address, token: bytes) -> None:
-    """A part of an answer came from a worker whose conversation is over, or that was told to stop, or from
-    one that got the request before the broker was restarted."""
+    """A part of an answer came from a worker whose conversation is over, or that was told to stop."""
     for worker, holding in bus.holders.get(token, {}).items():
         if worker.address == address:
             holding.is_whole = False
-    if accepted_before_restart(bus, token) is not None:
-        if len(bus.torn) >= MAX_TORN:
-            del bus.torn[next(iter(bus.torn))]
-        bus.torn[address, token] = None
 
 
 def present(bus: Tables, request: Request) -> Worker | None:
@@ -226,11 +219,11 @@ def settle_departed(bus: Tables, worker: Worker) -> None:
     """Keep what a worker without a connection may still answer, and forget it if there is nothing."""
     if bus.departed.get(worker.address) is not worker:
         return
-    # It is given nothing.
+    # It is given nothing. What has ended stays until nothing is open any more: an answer that names no request
+    # is about the oldest one.
     worker.offers = {}
-    for token in [token for token in worker.inflight if worker not in bus.holders.get(token, ())]:
-        del worker.inflight[token]
-    if not worker.inflight:
+    if not any(worker in bus.holders.get(token, ()) for token in worker.inflight):
+        worker.inflight.clear()
         del bus.departed[worker.address]
         note_let_go(bus, worker)
 
@@ -267,18 +260,18 @@ def rest(bus: Tables, worker: Worker) -> None:
     bus.watches.clear(worker)
     # What it says of these is late. It grants its slots itself, so they are not needed for these.
     worker.owed += len(worker.inflight)
+    worker.owed_slots += len(worker.inflight)
     worker.inflight.clear()
     if len(bus.resting) >= MAX_LET_GO:
         del bus.resting[next(iter(bus.resting))]
     bus.resting[worker.address] = worker
 
 
-def owes_nothing(bus: Tables, address: Address) -> None:
-    """A worker has a free slot. If that is the first thing that one says which rested, what it had came to
-    nothing: an answer would have come before."""
-    worker = bus.resting.get(address)
-    if worker is not None:
-        worker.owed = 0
+def slots_back(worker: Worker, slots: int) -> None:
+    """A worker that owes answers has free slots again. It answers before it says so: an answer that did not
+    come by then does not come any more."""
+    worker.owed_slots = max(0, worker.owed_slots - slots)
+    worker.owed = min(worker.owed, worker.owed_slots)
 
 
 def note_let_go(bus: Tables, worker: Worker, told_at: float = 0.0) -> None:

@@ -50,7 +50,7 @@ cdef class Worker:
     cdef public bint is_scheduler
     cdef public object endpoint
     cdef public bint forgets_stopped, obeys_stop, resumes
-    cdef public Py_ssize_t owed
+    cdef public Py_ssize_t owed, owed_slots
     cdef public Py_ssize_t streak
 
 cdef class Service:

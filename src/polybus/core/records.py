@@ -165,6 +165,7 @@ class Worker:
         "obeys_stop",
         "offers",
         "owed",
+        "owed_slots",
         "resumes",
         "seen_at",
         "since",
@@ -216,9 +217,10 @@ class Worker:
         self.forgets_stopped = forgets_stopped
         # Its dialect has no word that makes it register again.
         self.resumes = resumes
-        # So many requests it has not answered that ended while it was silent. An answer that names no request
-        # is about the oldest one, so the next answers of this form are late.
-        self.owed = 0
+        # So many requests it has not answered that ended while it was silent: an answer that names no request
+        # is about the oldest one, so the next answers of this form are late. And so many of the slots that
+        # they took it has not granted again.
+        self.owed = self.owed_slots = 0
         # How often in a row its heaviest service was served while a lighter one waited.
         self.streak = 0
 

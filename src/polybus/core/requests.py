@@ -61,9 +61,12 @@ def held_by(
     worker's slot is free again.
     """
     worker = worker_at(bus, address, now)
-    if worker is None and bus.departed and not failed:
-        # Its connection broke, and the identity is back with an answer, not with a new conversation.
+    if worker is None and bus.departed:
+        # Its connection broke, and the identity is back with an answer, not with a new conversation. A
+        # failure counts only if it is about a job of before a restart.
         worker = bus.departed.get(address)
+        if failed and worker is not None and (not token or token in worker.inflight):
+            worker = None
     if worker is None:
         return None, None
     worker.seen_at = now
@@ -86,8 +89,6 @@ def held_by(
         orphan = holders.accepted_before_restart(bus, token)
         if orphan is None:
             worker.owed -= worker.owed > 0
-            return None, None
-        if (address, token) in bus.torn:
             return None, None
         if orphan.service not in worker.offers and worker.state is not WorkerState.GONE:
             return None, None
@@ -131,7 +132,8 @@ def on_part(bus: Tables, event: events.Part, now: float) -> None:
     if worker is not None and not event.token:
         request = next(iter(worker.inflight.values()), None)
     if worker is None or request is None or request.state in TERMINAL:
-        holders.drop_part(bus, event.worker, event.token)
+        if bus.holders:
+            holders.drop_part(bus, event.worker, event.token)
         late(bus, event.worker, event.token, now)
         return
     worker.seen_at = now
@@ -224,12 +226,13 @@ def has_request(bus: Tables, address: Address, token: bytes) -> bool:
 def give_slots(bus: Tables, address: Address, slots: int, now: float) -> None:
     """A worker that grants its own slots has so many more. One that rests gets one request for each, as with
     an answer: all at once would only be refused again."""
-    holders.owes_nothing(bus, address)
     worker = worker_at(bus, address, now)
     if worker is None:
         return
     worker.seen_at = now
     worker.free += slots
+    if worker.owed_slots:
+        holders.slots_back(worker, slots)
     refile(worker)
     feed(bus, worker, now)
     for _ in range(slots - 1 if worker.state is WorkerState.CONGESTED else 0):

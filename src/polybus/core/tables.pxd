@@ -22,7 +22,7 @@ cdef class Tables:
     cdef public Py_ssize_t max_outcomes, max_outcomes_bytes
     cdef public double request_ttl_s
     cdef public Counters counters
-    cdef public dict refusals, clients, services, workers, silent, departed, holders, let_go, resting, torn, prompt, patient, nodes, subscriptions, topic_counts
+    cdef public dict refusals, clients, services, workers, silent, departed, holders, let_go, resting, prompt, patient, nodes, subscriptions, topic_counts
     cdef public object schedulers, replies, note_reply, expiries, watches, leases, alarms, gates
     cdef public double swept_at
     # Tests put a list of their own here, so it need not be exactly a list.

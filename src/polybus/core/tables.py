@@ -128,8 +128,6 @@ class Tables:
         self.let_go: dict[Address, float] = {}
         # The same for those that nothing can be told: when they are heard their conversation goes on.
         self.resting: dict[Address, Worker] = {}
-        # Whose answers to which jobs of before a restart lack a part.
-        self.torn: dict[tuple[Address, bytes], None] = {}
         # Other brokers, if this one has a bridge.
         self.bridging: Bridging | None = None
         # Unanswered requests: those that may wait the default time, oldest first, and those with a time of

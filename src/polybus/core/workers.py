@@ -136,7 +136,6 @@ def on_scheduler_up(bus: Bus, event: events.SchedulerUp, now: float) -> None:
 
 
 def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
-    holders.owes_nothing(bus, event.worker)
     worker = worker_at(bus, event.worker, now)
     if worker is None:
         tell_to_register(bus, event.worker, event.voice, now)
@@ -144,6 +143,8 @@ def on_slot(bus: Bus, event: events.Slot, now: float) -> None:
     # One that rests gets one request for it, as with an answer: all at once would only be refused again.
     worker.seen_at = now
     worker.free += 1
+    if worker.owed_slots:
+        holders.slots_back(worker, 1)
     dispatching.refile(worker)
     dispatching.feed(bus, worker, now)
 

@@ -255,6 +255,7 @@ class Dbp:
     def _signal(self, address: Address, voice: Voice, now: float) -> None:
         """Whoever is registered on this connection is there."""
         bus = self._bus
+        worker_at(bus, address, now)
         for node in nodes_on(bus, address):
             if is_mute(node):
                 # As with a heartbeat that names it: it has to register again.
@@ -277,7 +278,9 @@ class Dbp:
             claim = self._bus.catalog.claims.get(node.name)
             is_served_here = worker is not None and node.worker is worker
             is_claimed = claim is not None and claim.event.node == address
-            if not is_served_here and not is_claimed and not is_mute(node):
+            # One that is silent with a call may still answer it.
+            is_lost = is_mute(node) and address not in self._bus.silent
+            if not is_served_here and not is_claimed and not is_lost:
                 beat(self._bus, node, now)
         return bool(nodes)
 

@@ -292,12 +292,15 @@ class Emqp:
 
     def _heartbeat_of(self, peer: Address, message: wire.Heartbeat, at: int, now: float) -> None:
         """Workers and schedulers are noted for whatever they send; others are not answered."""
-        if not self._is_known(peer):
-            self._clients.note(peer, at)
+        self._note_quiet(peer, at)
 
     def _ack(self, peer: Address, message: wire.Ack, at: int, now: float) -> None:
         """Nothing of ours waits for it."""
-        if not self._is_known(peer):
+        self._note_quiet(peer, at)
+
+    def _note_quiet(self, peer: Address, at: int) -> None:
+        """Remember a client that asks for nothing. After its goodbye these words mean nothing."""
+        if not self._is_known(peer) and peer not in self._clients.left:
             self._clients.note(peer, at)
 
     def _goodbye(self, peer: Address, message: wire.Goodbye, at: int, now: float) -> None:

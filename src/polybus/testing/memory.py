@@ -98,7 +98,7 @@ class MemoryBus:
 
         def sleep(seconds: float) -> None:
             # Other threads of the program are in no job, also those that a job starts: their time is real.
-            is_in_job = bool(self._running) and self._running[-1].thread == threading.get_ident()
+            is_in_job = any(job.thread == threading.get_ident() for job in self._running[-1:])
             (self.clock.sleep if is_in_job else real)(seconds)
 
         self._patch = mock.patch("time.sleep", sleep)

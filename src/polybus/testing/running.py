@@ -50,6 +50,7 @@ class Attempt:
         self.token = token
         self.until = now + limit_s if limit_s else NO_LIMIT
         self.stopped = False
+        # The thread that it runs in.
         self.thread = threading.get_ident()
 
     def check(self, now: float) -> None:
@@ -88,6 +89,14 @@ class VirtualRunner(Runner):
         return _in_thread(lambda: self._complete(coroutine))
 
     def _complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        attempt, before = self._attempt, self._attempt.thread
+        attempt.thread = threading.get_ident()
+        try:
+            return self._run_loop(coroutine)
+        finally:
+            attempt.thread = before
+
+    def _run_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         with asyncio.Runner(loop_factory=lambda: VirtualLoop(self._clock)) as runner:
             return runner.run(self._limited(coroutine))
 

@@ -193,6 +193,22 @@ def test_threads_of_a_coroutine_really_sleep(app: Bus, memory: MemoryBus) -> Non
     assert real_s >= 0.02
 
 
+def test_time_sleep_of_a_coroutine_is_virtual_in_a_test_that_is_a_coroutine(
+    app: Bus, memory: MemoryBus
+) -> None:
+    async def nap() -> str:
+        time.sleep(3600)
+        return "rested"
+
+    job = app.job(name="a.nap", timeout_s=7200)(nap)
+
+    async def main() -> object:
+        return await (await job.adelay()).aget()
+
+    assert asyncio.run(main()) == "rested"
+    assert memory.clock.now() - NOON == timedelta(hours=1)
+
+
 def test_a_coroutine_that_tests(app: Bus, memory: MemoryBus) -> None:
     async def nap() -> str:
         await asyncio.sleep(50)

@@ -870,14 +870,19 @@ def test_an_answer_without_a_token_of_a_worker_that_rested_is_not_taken_for_that
     check(stage)
 
 
+@pytest.mark.parametrize("beats_before", [False, True])
 @pytest.mark.parametrize("grants_many", [False, True])
-def test_a_worker_that_rested_and_grants_a_slot_first_owes_nothing(stage: Stage, grants_many: bool) -> None:
+def test_a_worker_that_rested_and_grants_a_slot_without_an_answer_owes_nothing(
+    stage: Stage, grants_many: bool, beats_before: bool
+) -> None:
     """What it had came to nothing: an answer would have come before."""
     granting(stage, "w")
     stage.submit("c", "1", ttl_s=DEAD_S - 2.0)
     silence(stage)
     assert set(stage.bus.resting) == {worker("w")}
     assert stage.bus.resting[worker("w")].owed == 1
+    if beats_before:
+        stage.heard("w")
     if grants_many:
         requests.give_slots(stage.bus, worker("w"), 1, stage.now)
     else:
@@ -890,6 +895,47 @@ def test_a_worker_that_rested_and_grants_a_slot_first_owes_nothing(stage: Stage,
         assert (answer.request_id, answer.body) == (number.encode(), [number.encode()])
         stage.do(events.Slot(worker("w"), "w"))
     assert stage.bus.counters.late == 0
+
+
+def test_what_a_worker_owes_ends_with_its_answers_and_slots(stage: Stage) -> None:
+    granting(stage, "w")
+    stage.do(events.Slot(worker("w"), "w"))
+    for number in "12":
+        stage.submit("c", number, ttl_s=DEAD_S - 2.0)
+    silence(stage)
+    # One is answered and one came to nothing; the slots of both come back.
+    for answers in (True, False):
+        if answers:
+            stage.result("w", b"", [b"late"])
+        stage.do(events.Slot(worker("w"), "w"))
+    assert stage.bus.counters.late == 1
+    stage.submit("c", "3")
+    stage.result("w", b"", [b"of the third"])
+    assert stage.one(act.Answer).body == [b"of the third"]
+
+
+@pytest.mark.parametrize("is_silent_first", [False, True])
+def test_a_worker_whose_connection_broke_may_answer_what_has_ended_without_naming_it(
+    stage: Stage, is_silent_first: bool
+) -> None:
+    granting(stage, "w")
+    stage.do(events.Slot(worker("w"), "w"))
+    stage.submit("c", "1", ttl_s=3.0)
+    if is_silent_first:
+        silence(stage)
+        stage.heard("w")
+    stage.submit("c", "2", ttl_s=1000.0)
+    stage.wait(3.5 if not is_silent_first else 0.0)
+    assert stage.delivered()[-1] == ("w", "2")
+    unplug(stage, "w")
+    check(stage)
+    stage.result("w", b"", [b"of the first"])
+    assert not stage.actions(act.Answer)
+    stage.result("w", b"", [b"of the second"])
+    answer = stage.one(act.Answer)
+    assert (answer.request_id, answer.body) == (b"2", [b"of the second"])
+    assert not stage.bus.departed
+    check(stage)
 
 
 def test_what_a_worker_that_rests_owes_is_counted_down_and_holds_no_bodies(stage: Stage) -> None:

@@ -419,6 +419,44 @@ def test_whatever_a_node_asks_on_its_connection_keeps_it_alive(
     assert b"Gondor" not in net.bus.nodes
 
 
+def silent_with_a_call(net: Network) -> None:
+    """The broker stood still for so long that it takes a busy service for silent, and looks first."""
+    net.serve(b"s", "Gondor", heartbeat=1.0)
+    net.say(b"c", b"u_U", b"Gondor", b"call")
+    net.say(b"c2", b"u_U", b"Gondor", b"call2")
+    net.wait(1.0)
+    net.say(b"s", b"<3", b"Gondor")
+    net.now += 10.0
+    net.handle(events.Tick())
+    assert (DBP, b"s") in net.bus.silent
+    assert b"Gondor" in net.bus.nodes
+    net.replies(b"s")
+
+
+@pytest.mark.parametrize("said", [[b"u.u", b""], [b"pong", b""], [b"<3", b""], [b"<3", b"Gondor"]])
+def test_a_silent_service_is_back_with_any_sign_of_life(net: Network, said: list[bytes]) -> None:
+    silent_with_a_call(net)
+    net.say(b"s", *said)
+    assert BYE not in net.replies(b"s")
+    assert (DBP, b"s") in net.bus.workers
+    net.say(b"s", b"o_O", b"answer")
+    assert net.replies(b"c")[-1][-1] == b"answer"
+    assert net.replies(b"s")[-1][-1] == b"call2"
+
+
+@pytest.mark.parametrize("said", [[b"u_U", b""], [b"u_U", b"Mordor", b"a call"], [b"ping", b""]])
+def test_a_silent_service_that_asks_is_kept(net: Network, said: list[bytes]) -> None:
+    silent_with_a_call(net)
+    for _ in range(20):
+        net.say(b"s", *said)
+        net.wait(0.5)
+    net.replies(b"s")
+    net.say(b"s", b"o_O", b"answer")
+    assert net.replies(b"c")[-1][-1] == b"answer"
+    assert b"Gondor" in net.bus.nodes
+    assert net.replies(b"s")[-1][-1] == b"call2"
+
+
 @pytest.mark.parametrize(
     ("said", "is_told"),
     [

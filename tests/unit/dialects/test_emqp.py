@@ -928,6 +928,11 @@ def test_a_client_that_said_anything_that_can_be_read_is_told_goodbye(said: list
     assert [goodbye.peer for goodbye in emqp.goodbyes()] == [(CLIENTS, b"c")]
     say(ex, CLIENTS, b"c", b"KBYE", b"k-1")
     assert emqp.goodbyes() == []
+    # Not again for what was on its way then.
+    say(ex, CLIENTS, b"c", b"HEARTBEAT", b"h-2", b"1")
+    say(ex, CLIENTS, b"c", b"ACK", b"a-2", b"x")
+    assert emqp.goodbyes() == []
+    assert (CLIENTS, b"c") in emqp._clients.left
 
 
 def test_a_worker_that_beats_is_told_goodbye_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polybus.core import events, holders
+from polybus.core import events
 from polybus.core.actions import Dismiss
 from polybus.core.model import JobOptions
 from polybus.core.restoring import restore
@@ -163,41 +163,6 @@ def test_it_counts_after_the_time_of_grace_too(talk: Talk) -> None:
     heir.say(b"other", talk.reply(order, b"done"))
     assert heir.bus.counters.late == 2
     assert list(heir.bus.workers) == [(WORKERS, b"other")]
-
-
-@pytest.mark.parametrize("registers", [False, True])
-def test_an_answer_that_lacks_a_part_does_not_count(talk: Talk, registers: bool) -> None:
-    """Its parts are dropped, because their sender is no worker yet or does not have the job any more."""
-    if not talk.has_partials:
-        return
-    house = Household()
-    house.bus.link_names = {CLIENTS: "clients", WORKERS: "workers"}
-    heir, order = restarted(house, talk)
-    if registers:
-        heir.say(b"w", talk.ready(b"echo"))
-    heir.say(b"w", talk.part(order, b"row 1"))
-    heir.say(b"w", talk.reply(order, b"end"))
-    assert heir.bus.counters.replied == 0
-    assert order[2] in heir.bus.patient
-    # It is run again, if need be by the same worker, whose answer is whole then.
-    heir.wait(heir.bus.limits.orphan_grace_s + 1.0)
-    heir.orders(b"w")
-    heir.say(b"w", talk.ready(b"echo"))
-    again = heir.order(b"w")
-    for part in (b"row 1", b"row 2"):
-        heir.say(b"w", talk.part(again, part))
-    heir.say(b"w", talk.reply(again, b"end"))
-    assert heir.bus.counters.replied == 1
-
-
-def test_only_so_many_torn_answers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "MAX_TORN", 2)
-    house = Household()
-    house.bus.link_names = {CLIENTS: "clients", WORKERS: "workers"}
-    heir, order = restarted(house, MDR)
-    for name in (b"a", b"b", b"c"):
-        heir.say(name, MDR.part(order, b"row 1"))
-    assert [address[1] for address, _ in heir.bus.torn] == [b"b", b"c"]
 
 
 def test_a_worker_is_not_sent_away_for_such_an_answer(talk: Talk) -> None:

@@ -304,6 +304,23 @@ def test_both_answers_of_a_worker_whose_connection_broke_count(peer: Peer) -> No
     assert not heir.bus.departed
 
 
+def test_a_failure_of_a_worker_whose_connection_broke_counts_for_what_it_got_before_the_restart(
+    peer: Peer,
+) -> None:
+    heir, old = restarted(peer)
+    greet(heir, peer)
+    heir.handle(events.Submit((BACK, b"c"), Voice(), b"r2", b"echo", [b"y"], ttl_s=60.0))
+    new: bytes = order(heir)[peer.token_at]
+    heir.handle(events.WorkerGone((BACK, b"w"), "its connection broke", is_unreachable=True))
+    heir.send(BACK, b"w", *peer.failure(old))
+    assert heir.bus.counters.failed == 1
+    # That of what it got since does not: others may be trying.
+    heir.send(BACK, b"w", *peer.failure(new))
+    assert (heir.bus.counters.failed, heir.bus.counters.late) == (1, 1)
+    heir.send(BACK, b"w", *peer.reply(new, b"done"))
+    assert heir.bus.counters.replied == 1
+
+
 def test_a_documents_reply_to_a_forgotten_request_of_before_the_restart_is_late() -> None:
     """Not an answer to what its worker has now."""
     peer = PEERS["eMQP, the document's REPLY"]
