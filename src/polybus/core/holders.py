@@ -219,8 +219,8 @@ def settle_departed(bus: Tables, worker: Worker) -> None:
     """Keep what a worker without a connection may still answer, and forget it if there is nothing."""
     if bus.departed.get(worker.address) is not worker:
         return
-    # It is given nothing. What has ended stays until nothing is open any more: an answer that names no request
-    # is about the oldest one.
+    # It is given nothing. What has ended stays until nothing is open any more: an answer that names no
+    # request is about the oldest one.
     worker.offers = {}
     if not any(worker in bus.holders.get(token, ()) for token in worker.inflight):
         worker.inflight.clear()
