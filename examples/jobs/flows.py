@@ -59,7 +59,8 @@ def main() -> None:
     print("group and then:", all_words.delay(then=add_up.s()).get(timeout_s=30))
     print("and so on:", chain(all_words, add_up.s(), times.s(100)).delay().get(timeout_s=30))
 
-    handle = convert.send((3,), delay_s=0.5)
+    # It begins in 3 s: only what is said while somebody follows is heard.
+    handle = convert.send((3,), delay_s=3)
     for word in handle.progress(timeout_s=30):
         print("progress:", word)
     print("progress:", handle.get(timeout_s=30))

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from polybus import AsyncClient, AsyncWorker, Request
 
 PAUSE_S = 0.2
-CALLS = 20
+CALLS = 100
 
 
 async def slow(request: Request) -> bytes:

@@ -22,6 +22,11 @@ def measure(station: str) -> None:
 def main() -> None:
     # Three times, the first one at once. The key is the schedule's name: set again, it is replaced.
     with Client(dialect="emqp") as client, client.subscribe("measured.rome") as news:
+        # A subscription takes a moment to reach the broker; when it hears this, it misses nothing any more.
+        client.publish("measured.rome", b"soon")
+        for _, word in news:
+            if word == b"soon":
+                break
         schedule = measure.schedule(every_s=0.2, runs=3, haste=True, key="rome", args=("rome",))
         print("set:", schedule.key)
         for _ in range(3):

@@ -105,6 +105,7 @@ class Done(NamedTuple):
 def commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> Commands:
+    monkeypatch.setattr("polybus.cli.giving_up.ASK_S", patient(10))
     return Commands(tmp_path, monkeypatch, capfdbinary)
 
 

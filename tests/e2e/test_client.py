@@ -106,8 +106,8 @@ def test_call_stream_and_failures(broker: LiveBroker, dialect: str, client: Clie
 def test_a_call_that_nobody_serves_times_out_and_spoils_nothing(
     broker: LiveBroker, dialect: str, client: Client
 ) -> None:
-    # EBUS tells the broker how long it waits, so the broker may be the first to say so.
-    with pytest.raises((RequestTimeout, RequestFailed), match=r"in time|expired|Error"):
+    # EBUS tells the broker how long it waits; whoever is the first to notice, it is the caller's own time.
+    with pytest.raises(RequestTimeout, match="in time"):
         client.call(f"{dialect}-nobody", timeout_s=0.1)
     with serving(Worker({f"{dialect}-late": echo}, broker[WORKER_PORTS[dialect]], dialect)):
         assert client.call(f"{dialect}-late", b"x") == b"x"
@@ -150,7 +150,8 @@ def test_ebus_says_when_a_request_is_stale(broker: LiveBroker) -> None:
         serving(Worker({"ebus-left": left}, broker["ebus.backend"], "ebus")),
         Client(broker["ebus.frontend"], "ebus", timeout_s=WAIT_S) as client,
     ):
-        assert client.call("ebus-left", timeout_s=60.0) in (b"59", b"60")
+        # Counted from when the broker had the request.
+        assert 60 - patient(10) <= int(client.call("ebus-left", timeout_s=60.0)) <= 60
 
 
 def test_emqp_jobs_without_a_result(broker: LiveBroker) -> None:
@@ -248,7 +249,7 @@ def test_asyncio(broker: LiveBroker, dialect: str) -> None:
                 pending = await client.submit(f"{dialect}-aecho", b"x")
                 assert await pending.result() == b"x"
                 assert client.invalid == 0
-                with pytest.raises((RequestTimeout, RequestFailed)):
+                with pytest.raises(RequestTimeout):
                     await client.call(f"{dialect}-nobody", timeout_s=0.05)
                 many = client.call_many(f"{dialect}-aecho", [b"%d" % i for i in range(200)], window=20)
                 assert [body async for body in many] == [b"%d" % i for i in range(200)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from pathlib import Path
@@ -22,8 +23,15 @@ def children(running: Running) -> list[psutil.Process]:
     return psutil.Process(running.process.pid).children(recursive=True)
 
 
+def lives(process: psutil.Process) -> bool:
+    # It may be gone between the two questions.
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
 def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != "zombie" for process in processes)
+    return not any(map(lives, processes))
 
 
 @pytest.fixture

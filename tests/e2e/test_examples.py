@@ -74,7 +74,7 @@ EXAMPLES = (
     Example(
         "majordomo/asynchronous.py",
         (),
-        ("20 answers, the last one CALL 19", "at the same time", "a-b-c", "given up"),
+        ("100 answers, the last one CALL 99", "at the same time", "a-b-c", "given up"),
     ),
     Example(
         "jobs/jobs.py",

@@ -72,12 +72,13 @@ def tidy(path: str) -> None:
 @bus.job
 def stubborn(path: str) -> None:
     """Does not let itself be interrupted."""
-    Path(path).write_text("begun")
+    state = "begun"
     while True:
         try:
+            Path(path).write_text(state)
             time.sleep(60)
         except BaseException:
-            Path(path).write_text("ignored")
+            state = "ignored"
 
 
 @bus.job

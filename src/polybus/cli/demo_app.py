@@ -10,8 +10,10 @@ from polybus import Bus, Job, current_job
 
 REPORTS: Final = "reports"
 TIDYING: Final = "tidying"
-# Long enough to be killed in the middle.
 PAGE_S: Final = 0.2
+# Where the first attempt waits to be killed, 20 s at most.
+KILL_AT_PAGE: Final = 2
+WAITS: Final = 100
 # What a pool is called; its processes inherit it.
 NAME_VARIABLE: Final = "DEMO_WORKER"
 
@@ -23,8 +25,10 @@ def worker_name() -> str:
 def report(pages: int) -> str:
     job = current_job()
     for page in range(1, pages + 1):
-        job.progress({"page": page, "attempt": job.attempt, "worker": worker_name()})
-        time.sleep(PAGE_S)
+        # Said again and again: it is heard only once somebody follows.
+        for _ in range(WAITS if page == KILL_AT_PAGE and job.attempt == 1 else 1):
+            job.progress({"page": page, "attempt": job.attempt, "worker": worker_name()})
+            time.sleep(PAGE_S)
     return worker_name()
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from polybus.journal.trace import Traced
 
 PAGES: Final = 5
-KILL_AT_PAGE: Final = 2
 # The broker takes a silent worker for lost after seconds; then the job runs from its beginning.
 JOB_S: Final = 60.0
 EVERY_S: Final = 0.3
@@ -46,7 +45,7 @@ def worker_dies(stage: Stage) -> None:
         with stage.console.status("the report is being written") as status:
             for word in handle.progress(JOB_S):
                 words.append(word)
-                if not killed and word["page"] >= KILL_AT_PAGE:
+                if not killed and word["page"] >= demo_app.KILL_AT_PAGE:
                     killed = word["worker"]
                     kill(stage, pools[killed])
                     status.update(f"{killed} was killed; the broker finds out that it is silent")
@@ -96,7 +95,8 @@ def schedule_runs(stage: Stage) -> None:
     stage.runs = len(runs)
     marks = sorted(float(run["at"]) for run in runs)
     stage.say("runs at " + ", ".join(f"+{at - marks[0]:.2f} s" for at in marks))
-    ran = sum(run["what"] == "ran" for run in runs)
+    # On a busy machine a run may be late.
+    ran = sum(run["what"] in ("ran", "late") for run in runs)
     answered = _answered(stage, demo_app.TIDYING)
     why = "" if ran == answered == RUNS else f"{ran} of {len(runs)} ran, {answered} were answered"
     stage.check(f"a schedule ran {RUNS} times, and ended", why)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,8 +24,11 @@ from polybus.client.discovery import DATA_DIR, DEFAULT_DATA_DIR
 from polybus.client.places import TCP, from_there
 from polybus.errors import PolybusError
 
-# Somebody waits for our last words, and a broker that is there answers in milliseconds.
-ASK_S: Final = 1.0
+# Somebody waits for our last words, but what a busy broker is not told stays with it for minutes. One more
+# Ctrl-C ends the waiting.
+ASK_S: Final = 5.0
+# For a host that does not even answer to a connection.
+CONNECT_S: Final = 1.0
 # So many names fit into a sentence.
 NAMED: Final = 8
 # Where eMQP takes what nobody serves, unless the settings of the broker name another queue.
@@ -95,8 +99,11 @@ class Asked:
     # -- whom to tell ---------------------------------------------------------------------------
 
     def _find_admin(self) -> AdminClient | None:
+        until = time.monotonic() + ASK_S
         for place in dict.fromkeys(self._places()):
-            if not place or refusal(place, ASK_S):
+            # One place that is silent does not take all the time of the others.
+            left_s = max(CONNECT_S, until - time.monotonic())
+            if not place or refusal(place, left_s, CONNECT_S):
                 continue
             admin = AdminClient(place, ASK_S)
             with contextlib.suppress(PolybusError):

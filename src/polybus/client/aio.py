@@ -21,7 +21,7 @@ from polybus.client.base import LINGER_S, BaseClient
 from polybus.client.brain import Body, Ticket, one_of
 from polybus.client.sessions.port import NEVER, Options
 from polybus.client.watch import Watch, joined, publications, sent
-from polybus.errors import RequestFailed, RequestTimeout
+from polybus.errors import RequestFailed
 
 
 class AsyncPending:
@@ -311,20 +311,23 @@ class AsyncClient(BaseClient):
 
     async def _wait(self, ticket: Ticket, timeout_s: float | None) -> None:
         """Until the ticket is done, or, if it streams, has a part."""
-        if ticket.done or ticket.parts:
-            return
+        now = time.monotonic()
+        deadline = ticket.deadline if timeout_s is None else now + timeout_s
+        if not (ticket.done or ticket.parts):
+            await self._change(ticket, deadline - now)
+        if not ticket.parts and ticket.is_overdue(deadline):
+            raise self._no_answer()
+
+    async def _change(self, ticket: Ticket, limit_s: float) -> None:
         loop = asyncio.get_running_loop()
         changed: asyncio.Future[bool] = loop.create_future()
         ticket.notify = partial(_settle, changed, True)
-        limit_s = ticket.deadline - time.monotonic() if timeout_s is None else timeout_s
         timer = None
         if limit_s != NEVER:
             timer = loop.call_later(max(0.0, limit_s), _settle, changed, False)
         try:
             if not await changed:
-                raise RequestTimeout(
-                    f"no answer from {self.endpoint} in time; is there a worker for it, and fast enough?"
-                )
+                raise self._no_answer()
         finally:
             ticket.notify = None
             if timer is not None:

@@ -17,7 +17,7 @@ from polybus.client.lines import Lines
 from polybus.client.pubsub import Publisher, Subscription, check_topics, write_publication
 from polybus.client.sessions import client_session
 from polybus.client.sessions.port import NEVER, Message, Options, service_name
-from polybus.errors import ConfigError, PolybusError
+from polybus.errors import ConfigError, PolybusError, RequestTimeout
 from polybus.telemetry import tracing
 
 # How many answers may be awaited at once unless the caller says otherwise; the broker allows 10,000.
@@ -91,6 +91,11 @@ class BaseClient:
         ttl_s = None if limit_s == NEVER else limit_s
         return self._brain.submit(
             service_name(service), body_frames(body), now, now + limit_s, ttl_s, options, wants_reply
+        )
+
+    def _no_answer(self) -> RequestTimeout:
+        return RequestTimeout(
+            f"no answer from {self.endpoint} in time; is there a worker for it, and fast enough?"
         )
 
     def _step(self, timeout_s: float) -> bool:

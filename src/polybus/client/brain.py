@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 BUILT_IN: Final = b"polybus."
 # A safety net for what the reconnect does not catch; slow, each repetition costs the broker a look-up.
 RESEND_S: Final = 30.0
+EXPIRED: Final = "expired"
 
 Body = bytes | bytearray | memoryview | Sequence[bytes]
 
@@ -55,11 +56,21 @@ class Ticket(Struct, eq=False):
     accepted: bool = False
     body: list[Frame] = []
     error: RequestFailed | None = None
+    # When the broker said so.
+    failed_at: float = 0.0
     # Only requests that stream keep their parts.
     parts: deque[list[Frame]] | None = None
     notify: Callable[[], None] | None = None
     # Its span, if somebody traces this client.
     span: Any = None
+
+    def is_overdue(self, deadline: float) -> bool:
+        """Whether it expired when its caller's own time was up as well.
+
+        A broker that was told how long the caller waits says so a moment later; which of the two a busy
+        program notices first is chance, so to the caller both are the same.
+        """
+        return self.error is not None and self.error.code == EXPIRED and self.failed_at >= deadline
 
     def frames(self) -> list[bytes]:
         """The answer; raises what went wrong instead."""
@@ -222,6 +233,7 @@ class Brain:
                 ticket = self._tickets.pop(request_id, None)
                 if ticket is not None:
                     own = bytes(body[0]) if len(body) == 1 else b""
+                    ticket.failed_at = now
                     self._finish(ticket, [], RequestFailed(code, detail, own))
             case Part(request_id, body):
                 ticket = self._tickets.get(request_id)

@@ -195,6 +195,8 @@ class Client(BaseClient):
                     self._wait(ahead[0], None)
                 while ahead and ahead[0].done:
                     ticket = ahead.popleft()
+                    if ticket.error is not None and ticket.is_overdue(ticket.deadline):
+                        raise self._no_answer()
                     if ticket.error is not None and return_errors:
                         yield ticket.error
                     else:
@@ -283,10 +285,10 @@ class Client(BaseClient):
         while not (ticket.done or (piecewise and ticket.parts)):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise RequestTimeout(
-                    f"no answer from {self.endpoint} in time; is there a worker for it, and fast enough?"
-                )
+                raise self._no_answer()
             self._step(self._until(left_s))
+        if not ticket.parts and ticket.is_overdue(deadline):
+            raise self._no_answer()
 
     def _until(self, left_s: float) -> float:
         due = self._brain.deadline

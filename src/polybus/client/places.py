@@ -88,14 +88,19 @@ def is_here(host: str) -> bool:
     return True
 
 
-def refusal(endpoint: str, timeout_s: float = KNOCK_S) -> str:
-    """Why nobody who speaks ZeroMQ answers there; empty if somebody does."""
+def refusal(endpoint: str, timeout_s: float = KNOCK_S, connect_s: float | None = None) -> str:
+    """Why nobody who speaks ZeroMQ answers there; empty if somebody does.
+
+    `connect_s` is how long the connection may take, if not as long as the answer.
+    """
+    limit_s = timeout_s if connect_s is None else connect_s
     try:
-        with _connect(endpoint, timeout_s) as connection:
-            connection.settimeout(timeout_s)
+        with _connect(endpoint, limit_s) as connection:
+            limit_s = timeout_s
+            connection.settimeout(limit_s)
             greeting = connection.recv(1)
     except TimeoutError:
-        return f"silent for {timeout_s:g} s"
+        return f"silent for {limit_s:g} s"
     except socket.gaierror:
         return "the host is unknown"
     except OSError as error:

@@ -74,7 +74,7 @@ def finish(pool: Pool, seat: Seat, number: int, kind: int, body: bytes) -> None:
 
 def look(pool: Pool, seat: Seat, now: float) -> None:
     """How is a child doing? Sets when to look again."""
-    if now >= seat.kill_at:
+    if now >= seat.kill_at and not _has_obeyed(seat, now):
         seat.kill_at = inf
         seat.state = KILL[seat.state]
         if seat.pid:
@@ -179,6 +179,18 @@ def _interrupt(pool: Pool, seat: Seat, task: Task, now: float) -> None:
     grace_s = pool.rules.cancel_grace_s
     detail = f"it was cancelled and did not end within {grace_s:g} s, so its process was killed"
     _condemn(pool, seat, task, (task.number, CANCELLED, detail), signal.SIGINT, now + grace_s)
+
+
+def _has_obeyed(seat: Seat, now: float) -> bool:
+    """Whether the job that a child is to be killed for has ended: this process may have stood still."""
+    if seat.verdict is None or seat.state not in (SeatState.SERVING, SeatState.RETIRING):
+        return False
+    # Should it end only now, nothing that is innocent begins before the signal comes.
+    recall(seat, now)
+    if seat.page.running == seat.verdict[0]:
+        return False
+    seat.verdict, seat.kill_at = None, inf
+    return True
 
 
 def _overrun(pool: Pool, seat: Seat, task: Task, now: float) -> None:

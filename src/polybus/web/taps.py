@@ -17,7 +17,7 @@ import zmq.asyncio
 
 from polybus.client.admin import PING, RENEW_S, SILENT_S, TAG, TAP
 from polybus.errors import ConnectionLost
-from polybus.web.asking import CONNECT_S, Answer, Desk, open_socket
+from polybus.web.asking import TIMEOUT_S, Answer, Desk, open_socket
 from polybus.web.live import COMMENT, COMMENT_S, NEXT, event
 from polybus.wire.frames import EMPTY
 
@@ -59,7 +59,8 @@ class Tapped:
         self._decoder = msgspec.json.Decoder(Answer)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        if not await _is_ready(self._socket, CONNECT_S, zmq.POLLOUT):
+        # As long as an answer may take: a busy broker is as slow to greet a new connection.
+        if not await _is_ready(self._socket, TIMEOUT_S, zmq.POLLOUT):
             raise ConnectionLost("no broker answers")
         now = time.monotonic()
         renew_at, heard_at, said_at = now, now, now

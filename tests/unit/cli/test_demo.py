@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from rich.console import Console
 
-from polybus.cli import demo, demo_calls
+from polybus.cli import demo, demo_app, demo_calls, demo_jobs
 from polybus.cli.demo_calls import calls_table, service_of
 from polybus.cli.demo_jobs import attempts_table
 from polybus.cli.demo_stage import CALLS_OF_A_SERVICE, KilledJob, Outcome, Stage, wait_until
@@ -16,6 +18,7 @@ from polybus.cli.demo_tables import differences, expected_traces, metrics_table
 from polybus.cli.demo_web import disagreement
 from polybus.cli.processes import Processes
 from polybus.client.addresses import DIALECTS
+from polybus.client.current import CurrentJob, set_current
 from polybus.errors import ConnectionLost, PolybusError
 from support.patience import patient
 
@@ -80,6 +83,38 @@ def test_no_line_is_wider_than_the_terminal_and_the_rest_stands_below() -> None:
 def test_a_condition_that_never_holds_says_what_was_waited_for() -> None:
     with pytest.raises(ConnectionLost, match="nothing came within 0 s"):
         wait_until(lambda: False, 0.0, "nothing came")
+
+
+# -- jobs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("attempt", "pages"), [(1, [1, *[2] * demo_app.WAITS, 3]), (2, [1, 2, 3])])
+def test_the_first_attempt_waits_to_be_killed_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, attempt: int, pages: list[int]
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    words: list[dict[str, Any]] = []
+    set_current(CurrentJob(attempt=attempt, tell=words.append))
+    try:
+        demo_app.report(3)
+    finally:
+        set_current(None)
+    assert [word["page"] for word in words] == pages
+    assert {word["attempt"] for word in words} == {attempt}
+
+
+@pytest.mark.parametrize(("what", "is_good"), [("ran", True), ("late", True), ("skipped", False)])
+def test_a_late_run_is_a_run(monkeypatch: pytest.MonkeyPatch, what: str, is_good: bool) -> None:
+    answers = {
+        "schedule_runs": [{"what": each, "at": 0.0} for each in ("ran", what, "ran")],
+        "services": [{"service": demo_app.TIDYING, "answered": 3}],
+    }
+    stage, _ = new_stage()
+    stage.endpoints = {"majordomo.clients": "nowhere"}
+    monkeypatch.setattr(stage, "_admin", mock.Mock(ask=lambda do, **_: answers[do]))
+    monkeypatch.setattr(demo_jobs, "Bus", mock.MagicMock())
+    stage.tell("A schedule", "One sentence.", demo_jobs.schedule_runs)
+    assert stage.is_good == is_good
 
 
 # -- the dashboard and the tables --------------------------------------------------------------------

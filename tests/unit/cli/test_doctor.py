@@ -15,13 +15,14 @@ import pytest
 from polybus import config
 from polybus.cli import doctor
 from polybus.client.discovery import Listener
+from support.ports import steady_ports
 
 PORTS_OFF = dict.fromkeys(config.PORTS, -1)
 
 
 def test_a_port_and_its_holder() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = steady_ports(["ebus.frontend"])["ebus.frontend"]
+    with socket.create_server(("127.0.0.1", port)):
         assert doctor.bind_problem(f"tcp://127.0.0.1:{port}") == errno.EADDRINUSE
         if Path("/proc/net/tcp").exists():
             assert f"process {os.getpid()} " in doctor.holder_of(port)
@@ -38,9 +39,9 @@ def test_a_port_and_its_holder() -> None:
 
 
 def test_the_udp_port_for_heartbeats_and_its_holder() -> None:
+    port = steady_ports(["dbp.udp"])["dbp.udp"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+        taken.bind(("127.0.0.1", port))
         place = f"udp://127.0.0.1:{port}"
         assert doctor.bind_problem(place) == errno.EADDRINUSE
         overrides = {**PORTS_OFF, "dbp.port": 0, "dbp.udp": port, "beacon.enabled": False}
@@ -74,9 +75,9 @@ def test_the_udp_port_is_that_of_dbp_if_it_has_none_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["beacon.port", "dbp.broadcast_port"])
 def test_udp_ports_that_programs_listen_on_together(name: str) -> None:
+    port = steady_ports([name])[name]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind(("", 0))
-        port = taken.getsockname()[1]
+        taken.bind(("", port))
         others = {"dbp.broadcast_port": 0, name: port}
         overrides = {**PORTS_OFF, "dbp.port": 0, **others}
         settings = config.load(overrides=overrides, environ={})

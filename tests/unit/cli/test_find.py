@@ -106,11 +106,13 @@ def test_somebody_is_there_by_a_path(tmp_path: Path) -> None:
 
 
 def test_nobody_is_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert find.refusal(f"tcp://127.0.0.1:{port}") == "connection refused"
-    with pytest.raises(ConnectionLost, match=f"{port}.*polybus serve.*--admin"):
-        find.knock(f"tcp://127.0.0.1:{port}", "--admin")
+    with socket.socket() as silent:
+        # It keeps its port from others and does not listen.
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        assert find.refusal(f"tcp://127.0.0.1:{port}") == "connection refused"
+        with pytest.raises(ConnectionLost, match=f"{port}.*polybus serve.*--admin"):
+            find.knock(f"tcp://127.0.0.1:{port}", "--admin")
 
 
 def test_somebody_is_there_who_speaks_something_else() -> None:
@@ -129,4 +131,7 @@ def test_somebody_is_there_who_speaks_something_else() -> None:
 
 def test_somebody_is_there_who_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert "silent" in find.refusal(f"tcp://127.0.0.1:{server.getsockname()[1]}", 0.05)
+        endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        assert "silent" in find.refusal(endpoint, 0.05)
+        # It has accepted the connection; only its answer is missing.
+        assert find.refusal(endpoint, 0.05, patient(10)) == "silent for 0.05 s"

@@ -273,7 +273,7 @@ def test_an_error_says_what_was_tried_and_what_to_do(port: int) -> None:
 
 def test_a_bus_without_the_dialect_is_no_polybus(port: int, broker: FakeBroker) -> None:
     packet = b"SHALOM " + broker.endpoint.rpartition(":")[2].encode()
-    finder = Finder({"POLYBUS_BEACON_PORT": str(port)}, SHORT_S * 3)
+    finder = Finder({"POLYBUS_BEACON_PORT": str(port)}, patient(1.0))
     with (
         announced(port, packet),
         answering(broker, b'{"Error": "unknown"}'),

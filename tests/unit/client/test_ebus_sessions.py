@@ -39,6 +39,8 @@ def test_request() -> None:
     assert session.request(b"r2", b"echo", [b"a"], ttl_s=1.5) == [
         [b"", b"EBC01", b"REQ", b"echo", b"r2", b"a", b"1500"]
     ]
+    # Rounded up: the broker is not to give up before its client does.
+    assert session.request(b"r3", b"echo", [b"a"], ttl_s=0.0012)[0][-1] == b"2"
 
 
 def test_requests_that_cannot_be_said() -> None:

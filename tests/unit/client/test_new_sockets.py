@@ -25,7 +25,7 @@ from support.waiting import until
 
 SHELLS = ("sync", "async")
 # Long enough that the request has left the client: what a closed socket still holds is dropped.
-GIVE_UP_S = 0.5
+GIVE_UP_S = patient(0.7)
 # How a broker ends the conversation with a worker.
 DISCONNECT = {
     "ebus": [b"EBW01", b"DISCONNECT"],

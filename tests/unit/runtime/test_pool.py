@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from polybus.runtime import staffing
+from polybus.runtime import handing, staffing
 from polybus.runtime.seat import SeatState
 from support.patience import patient
-from support.pool_bench import TESTS, Bench
+from support.pool_bench import PATIENCE_S, TESTS, Bench
 from support.waiting import until
 
 
@@ -73,9 +73,14 @@ def test_quick_jobs_go_out_many_at_a_time_and_slow_ones_alone(tmp_path: Path) ->
     with Bench(1, prefetch=50) as bench:
         bench.until_up()
         assert bench.pool.slots == 1
-        for job in [bench.submit("double", n) for n in range(200)]:
-            bench.outcome(job)
-        assert bench.pool.slots == 50
+
+        def are_quick() -> bool:
+            for job in [bench.submit("double", n) for n in range(200)]:
+                bench.outcome(job)
+            return bench.pool.slots == 50
+
+        # The newest jobs count most, and a busy machine makes one of them slow now and then.
+        until(are_quick, "as many slots as are allowed")
         bench.pool.mean_s = 0.05
         assert bench.pool.slots == 2
         bench.pool.mean_s = 60.0
@@ -148,10 +153,16 @@ def test_a_loop_in_c_is_killed_at_its_limit() -> None:
         assert bench.outcome(behind) == 6
 
 
-def test_a_job_may_clean_up_at_its_limit(tmp_path: Path) -> None:
+def test_a_job_may_clean_up_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handing, "TERM_GRACE_S", PATIENCE_S)
     path = tmp_path / "state"
     with Bench(1, time_limit_s=0.3) as bench:
-        assert bench.outcome(bench.submit("tidy", str(path))) == ("timeout", "ran longer than 0.3 s")
+        bench.until_up()
+        job = bench.submit("tidy", str(path))
+        bench.pool.turn(time.monotonic())
+        # Nobody looks at its time before it is where it can clean up.
+        until(path.exists)
+        assert bench.outcome(job) == ("timeout", "ran longer than 0.3 s")
         assert path.read_text() == "cleaned up: timeout"
 
 
@@ -184,7 +195,7 @@ def test_what_a_killed_job_has_started_is_killed_with_it(tmp_path: Path) -> None
 
 def test_a_running_job_is_interrupted_softly_and_its_process_lives_on(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    with Bench(1) as bench:
+    with Bench(1, cancel_grace_s=PATIENCE_S) as bench:
         bench.until_up()
         pids = bench.pids
         job = bench.submit("tidy", str(path))
@@ -198,7 +209,7 @@ def test_a_running_job_is_interrupted_softly_and_its_process_lives_on(tmp_path: 
 
 def test_a_coroutine_is_cancelled_as_coroutines_are(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    with Bench(1) as bench:
+    with Bench(1, cancel_grace_s=PATIENCE_S) as bench:
         job = bench.submit("nap", str(path))
         bench.until(path.exists)
         bench.cancel(job)
@@ -221,6 +232,31 @@ def test_one_that_does_not_listen_is_killed(tmp_path: Path, name: str) -> None:
         assert code == "cancelled"
         assert "did not end within 0.2 s" in detail
         assert bench.outcome(bench.submit("double", 1)) == 2
+
+
+def test_one_that_has_obeyed_is_not_killed_by_a_supervisor_that_stood_still(tmp_path: Path) -> None:
+    path, go = tmp_path / "state", tmp_path / "go"
+    with Bench(1, cancel_grace_s=0.1) as bench:
+        bench.until_up()
+        pids = bench.pids
+        bench.pool.mean_s = 0.0
+        unwanted, behind = bench.submit("tidy", str(path)), bench.submit("wait_for", str(go))
+        bench.pool.turn(time.monotonic())
+        until(path.exists)
+        (seat,) = bench.pool.seats.values()
+        bench.cancel(unwanted)
+        # No turn of the pool: it hears of nothing until the time is over.
+        until(lambda: bench.is_running(behind) and time.monotonic() > seat.kill_at)
+        bench.until(lambda: unwanted in bench.failures)
+        go.touch()
+        assert bench.outcome(behind) == "found"
+        assert bench.failures[unwanted][0] == "cancelled"
+        assert bench.pids == pids
+        # Whatever comes later is interrupted and killed as before.
+        stubborn = bench.submit("spin")
+        bench.until(lambda: bench.is_running(stubborn))
+        bench.cancel(stubborn)
+        assert "did not end within 0.1 s" in bench.outcome(stubborn)[1]
 
 
 def test_what_has_not_begun_is_dropped_and_the_others_are_not(tmp_path: Path) -> None:
@@ -354,7 +390,8 @@ def test_all_are_replaced_one_by_one_while_jobs_go_on(tmp_path: Path) -> None:
 
 def test_those_that_have_not_come_up_are_replaced_too() -> None:
     with Bench(2) as bench:
-        bench.until(lambda: len(bench.pool.seats) == 2)
+        # Not a turn of the bench, which would also hear that they have come up.
+        bench.pool.turn(time.monotonic())
         before = set(bench.pool.seats)
         assert {seat.state for seat in bench.pool.seats.values()} == {SeatState.STARTING}
         bench.pool.replace_all(time.monotonic())

@@ -15,6 +15,7 @@ it is in `answers`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -95,7 +96,8 @@ class Asking:
         return [*self._lead, *wire.write_from_client(message)]
 
     def request(self, request_id: bytes, service: bytes, body: list[Frame], ttl_s: float | None) -> Message:
-        ttl_ms = None if ttl_s is None else max(0, min(int(ttl_s * 1000), wire.MAX_TTL_MS))
+        # Not down: a broker must not give up before its client does, and takes a zero for no limit.
+        ttl_ms = None if ttl_s is None else max(0, min(math.ceil(ttl_s * 1000), wire.MAX_TTL_MS))
         query = _QUERIES.get(service)
         frames = self.say(query(request_id) if query else wire.Request(service, request_id, body, ttl_ms))
         self.open[request_id] = (service, frames)
