@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from conformance.live_settings import BEAT_S, FAST
+from conformance.live_settings import BEAT_S, UNHURRIED
 from polybus import Client, Request, RequestFailed, Worker, WorkerRejected
 from support.live import LiveBroker, Peer, wait_for
 from support.patience import patient
@@ -61,7 +61,7 @@ class Witness(Peer):
 @pytest.fixture(scope="module")
 def strict() -> Iterator[LiveBroker]:
     # More beats than elsewhere: a worker of these tests says nothing while its client is spoken to.
-    with LiveBroker({**FAST, "ebus.strict": True, "ebus.liveness": 10}) as broker:
+    with LiveBroker({**UNHURRIED, "ebus.strict": True, "ebus.liveness": 10}) as broker:
         yield broker
         assert broker.is_alive, broker.errors()
         assert not broker.crashes(), broker.crashes()

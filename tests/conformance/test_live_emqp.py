@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from conformance.live_settings import BEAT_S, DEAD_S, FAST
+from conformance.live_settings import BEAT_S, UNHURRIED
 from support.commands import Running, closing
 from support.emqp_component import TAG, Component
 from support.live import LiveBroker, Peer, wait_for
@@ -240,7 +240,7 @@ def test_a_guaranteed_job_outlives_its_client(broker: LiveBroker, service: bytes
 @pytest.mark.conforms("EMQP-28", "EMQP-31")
 def test_a_guaranteed_job_outlives_its_broker() -> None:
     me = b"the same client"
-    with LiveBroker(FAST) as broker:
+    with LiveBroker(UNHURRIED) as broker:
         with Component(broker, "clients", me) as client, Component(broker, "workers") as worker:
             client.submit(b"queue", b"reply-requested,guarantee", b"queued", b"queued")
             worker.serve(b"running")
@@ -329,11 +329,11 @@ def test_a_scheduler_that_begins_anew_is_taken_back(broker: LiveBroker) -> None:
 
 
 @pytest.mark.conforms("EMQP-24")
-def test_a_silent_worker_is_sent_nothing_more(broker: LiveBroker, service: bytes) -> None:
-    with Component(broker, "workers") as worker, Component(broker, "clients") as client:
+def test_a_silent_worker_is_sent_nothing_more(hasty: LiveBroker, service: bytes) -> None:
+    with Component(hasty, "workers") as worker, Component(hasty, "clients") as client:
         worker.inform(b'[[10, "%b"]]' % service)
         worker.say(b"READY", b"ready-1")
-        wait_for(lambda: not broker.has_workers(service.decode()), DEAD_S * 5)
+        wait_for(lambda: not hasty.has_workers(service.decode()))
         while worker.get(0) is not None:
             continue
         client.say(b"REQUEST", b"job-1", service, b"", b"anybody?")

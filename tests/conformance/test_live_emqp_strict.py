@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from conformance.live_settings import BEAT_S, FAST
+from conformance.live_settings import BEAT_S, UNHURRIED
 from polybus import Client, Options, RequestFailed, Worker
 from support.commands import Running, closing
 from support.emqp_component import Component
@@ -83,8 +83,7 @@ class Reader(Component):
 
 @pytest.fixture
 def strict() -> Iterator[LiveBroker]:
-    # Nobody is lost here because the machine is slow.
-    with LiveBroker({**FAST, "emqp.strict": True, "emqp.liveness": 200}) as broker:
+    with LiveBroker({**UNHURRIED, "emqp.strict": True}) as broker:
         yield broker
         assert not broker.crashes(), broker.crashes()
 

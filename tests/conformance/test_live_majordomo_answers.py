@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance.live_settings import BEAT_S, FAST
+from conformance.live_settings import BEAT_S, UNHURRIED
 from polybus import Client, Options
 from support.live import LiveBroker, wait_for
 from support.live_majordomo import Talker, bye, silent, worker_of, workers_of
@@ -198,7 +198,7 @@ def test_a_worker_that_sends_what_is_invalid_is_invalid(
 
 def test_a_body_that_is_too_large_is_refused_though_a_worker_is_free(service: bytes) -> None:
     with (
-        LiveBroker({**FAST, "limits.body_bytes": 1000}) as broker,
+        LiveBroker({**UNHURRIED, "limits.body_bytes": 1000}) as broker,
         worker_of(broker, MDR, service) as worker,
         Talker(broker, "clients", MDR) as client,
     ):

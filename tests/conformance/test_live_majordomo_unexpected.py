@@ -153,9 +153,10 @@ def test_after_its_own_disconnect_a_worker_is_sent_nothing(
 @nothing_more
 @pytest.mark.parametrize("why", ["a heartbeat without READY", "a second READY", "silence"])
 def test_after_the_brokers_disconnect_a_worker_is_sent_nothing(
-    broker: LiveBroker, talk: Talk, service: bytes, why: str
+    broker: LiveBroker, hasty: LiveBroker, talk: Talk, service: bytes, why: str
 ) -> None:
-    with Talker(broker, "workers", talk) as worker:
+    chosen = hasty if why == "silence" else broker
+    with Talker(chosen, "workers", talk) as worker, Talker(chosen, "clients", talk) as client:
         if why == "a heartbeat without READY":
             worker.say(talk.heartbeat())
         else:
@@ -166,10 +167,13 @@ def test_after_the_brokers_disconnect_a_worker_is_sent_nothing(
         order = talk.order(NOBODYS, b"id-1")
         for command in (talk.heartbeat(), *answers_of(talk, order, b"X"), *misplaced_of(talk)):
             worker.say(command)
-        assert is_answered(broker, worker)
+        client.say(talk.request(service, b"id-1", b"work"))
+        assert is_answered(chosen, client)
+        assert is_answered(chosen, worker)
         assert silent(worker, BEAT_S * 2)
+        # READY makes it a worker again, which gets what waits.
         worker.say(talk.ready(service))
-        wait_for(lambda: workers_of(broker, service) == 1)
+        assert talk.body_of(worker.hear()) == [b"work"]
 
 
 @pytest.mark.conforms("MDR-18", "MDR-25")

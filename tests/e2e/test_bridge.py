@@ -19,6 +19,8 @@ from support.waiting import until
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "bridge"
 FAST: dict[str, object] = {"bridge.heartbeat_s": 0.25, "bridge.retry_max_s": 1.0, "bridge.topics": "weather"}
+# Links that no busy machine ends by silence.
+STEADY = {**FAST, "bridge.heartbeat_s": 60.0}
 
 
 _WORKING: list[tuple[Worker, threading.Thread]] = []
@@ -50,9 +52,9 @@ def echo(request: Request) -> bytes:
 def line() -> Iterator[tuple[LiveBroker, LiveBroker, LiveBroker]]:
     """A – B – C, with a worker in C."""
     with (
-        LiveBroker({**FAST, "bridge.name": "C"}) as c,
-        LiveBroker({**FAST, "bridge.name": "B", "bridge.peers": c["bridge.port"]}) as b,
-        LiveBroker({**FAST, "bridge.name": "A", "bridge.peers": b["bridge.port"]}) as a,
+        LiveBroker({**STEADY, "bridge.name": "C"}) as c,
+        LiveBroker({**STEADY, "bridge.name": "B", "bridge.peers": c["bridge.port"]}) as b,
+        LiveBroker({**STEADY, "bridge.name": "A", "bridge.peers": b["bridge.port"]}) as a,
     ):
         serve(c, "ebus.backend", "ebus", far=echo)
         until(lambda: a.has_workers("far"), "A knows the worker of C")

@@ -147,7 +147,8 @@ def test_dead_letters_are_listed_shown_retried_and_dropped(shell: Shell) -> None
         wait_until(lambda: shell.json("jobs", "show", ada)["state"] == "done")
         assert len(dead_letters(shell, 2)) == 2
         assert shell.ok("jobs", "retry", "--all", "--queue", "mail") == "2 jobs queued again\n"
-        wait_until(lambda: shell.json("jobs", "show", eve)["state"] == "done")
+        # Which of them died first, and so runs first, is chance.
+        wait_until(lambda: {shell.json("jobs", "show", job)["state"] for job in (bob, eve)} == {"done"})
         mailer.works = False
         shell.send("mail", "zoe", "--guarantee")
         (letter,) = dead_letters(shell, 1)
@@ -250,9 +251,12 @@ def test_schedules_run_and_are_told_about(shell: Shell) -> None:
         wait_until(lambda: [row["key"] for row in shell.json("schedule", "ls")] == ["early"])
         wait_until(lambda: mailer.seen == [b"tick", b"tick"])
     runs = shell.json("schedule", "runs", "beat")
-    assert [run["what"] for run in runs] == ["ran", "ran"]
-    assert shell.json("jobs", "show", runs[0]["token"])["state"] == "done"
-    assert "ran" in shell.ok("schedule", "runs", "beat")
+    # On a busy machine a run may be late.
+    assert len(runs) == 2
+    assert all(run["what"] in ("ran", "late") for run in runs)
+    wait_until(lambda: shell.json("jobs", "show", runs[0]["token"])["state"] == "done")
+    told = shell.ok("schedule", "runs", "beat")
+    assert all(run["what"] in told for run in runs)
     assert shell.run("schedule", "runs", "early")[1] == "early has not run yet.\n"
     assert shell.ok("schedule", "rm", "early") == "removed early\n"
     assert "polybus schedule ls" in shell.run("schedule", "rm", "early", status=1)[1]

@@ -60,11 +60,11 @@ def archiver_pid(broker: JobBroker) -> int:
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
     # One that ended and that nobody has looked after yet is not.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def lives(rows: list[dict[str, Any]]) -> list[list[int]]:

@@ -248,7 +248,7 @@ def test_values_survive_a_crash_and_a_stop(context: Context) -> None:
         wait_for(lambda: status(broker, "published") == 9)
         broker.ask("last_drop", topic="gone")
         # A crash may cost the last second, so they are given the time to get to the disk.
-        wait_for(lambda: broker.ask("last", topic="a")["on_disk"])
+        wait_for(lambda: all(broker.ask("last", topic=topic)["on_disk"] for topic in ("a", "b")))
         broker.restart()
         socket = subscriber(context, broker["ebus.subscribe"], b"")
         assert [take(socket), take(socket)] == [[b"a", b"2"], [b"b", b"2"]]

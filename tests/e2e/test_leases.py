@@ -17,7 +17,8 @@ from support.interop_process import running
 from support.live import LiveBroker, Peer, wait_for
 from support.patience import patient
 
-BEAT_S = 0.3
+# A node must not lose its lease because a busy machine does not let it run for a second or two.
+BEAT_S = 0.75
 LIVENESS = 4
 # What a busy machine may take on top.
 SLACK_S = patient(3.0)
@@ -34,6 +35,13 @@ def view(broker: LiveBroker, name: str) -> dict[str, Any] | None:
     return next((node for node in broker.ask("nodes") if node["node"] == name), None)
 
 
+def is_alive_by_datagrams(broker: LiveBroker, name: str) -> bool:
+    """A beat that comes late makes a node late for a moment."""
+    found = view(broker, name)
+    assert found is not None
+    return (found["state"], found["beats"]) == ("alive", "udp")
+
+
 def call(broker: LiveBroker, name: bytes, body: bytes) -> bytes:
     with Peer(broker["dbp.port"]) as client:
         client.send(b"", b"u_U", TIME, name, body)
@@ -46,9 +54,7 @@ def test_datagrams_go_both_ways_and_tcp_is_silent(broker: LiveBroker, own_addres
         assert node.agreed == {"heartbeat_s": BEAT_S, "liveness": LIVENESS, "udp": node.agreed["udp"]}
         assert broker["dbp.udp"] == f"udp://127.0.0.1:{node.agreed['udp']}"
         wait_for(lambda: len(node.beats) >= 2 * LIVENESS)
-        found = view(broker, "thermo")
-        assert found is not None
-        assert (found["state"], found["beats"]) == ("alive", "udp")
+        wait_for(lambda: is_alive_by_datagrams(broker, "thermo"))
         # On a busy machine a beat may be late, and then it is asked about: but not again and again.
         assert len(node.questions) < LIVENESS
         assert call(broker, b"thermo", b"abc") == b"cba"
@@ -93,9 +99,7 @@ def test_a_node_that_beats_again_is_left_alone(broker: LiveBroker) -> None:
         node.beating = True
         count = len(node.beats)
         wait_for(lambda: len(node.beats) >= count + LIVENESS)
-        found = view(broker, "thermo")
-        assert found is not None
-        assert (found["state"], found["beats"]) == ("alive", "udp")
+        wait_for(lambda: is_alive_by_datagrams(broker, "thermo"))
 
 
 def test_a_dialled_service_that_dies_is_noticed_without_a_call(broker: LiveBroker) -> None:
@@ -185,7 +189,8 @@ def test_datagrams_that_are_no_heartbeats_are_counted_and_nothing_more(broker: L
 
 
 def test_a_second_node_is_denied_with_the_address_of_the_first(broker: LiveBroker) -> None:
-    with DbpNode(broker, "thermo", BEAT_S) as node, Peer(broker["dbp.port"]) as second:
+    # Who is late loses its name; with so long an interval no busy machine makes it late.
+    with DbpNode(broker, "thermo", 30.0) as node, Peer(broker["dbp.port"]) as second:
         for port in (node.port + 1, node.port):
             info = {**node.info, "port": port}
             second.send(b"", b"UwU", TIME, json.dumps(info).encode())
@@ -214,7 +219,6 @@ def test_registrations_outlive_the_broker(broker: LiveBroker) -> None:
     ):
         silent.beating = silent.answering = False
         broker.restart()
-        began = time.monotonic()
         names = {node["node"] for node in broker.ask("nodes")}
         assert names == {"called", "silent", "talking"}
         # It is dialled again and can be called, before it has said anything.
@@ -225,8 +229,8 @@ def test_registrations_outlive_the_broker(broker: LiveBroker) -> None:
         # Whose conversation is lost is told to register again.
         wait_for(lambda: talking.endings, patient(20.0))
         wait_for(lambda: view(broker, "silent") is None, patient(20.0))
-        # It had the whole time that any node has.
-        assert time.monotonic() - began > LIVENESS - 0.5
+        # It had the whole time that any node has, which begins when the broker does, not when we hear of it.
+        assert broker.ask("status")["up_s"] > LIVENESS - 0.5
         assert view(broker, "called") is not None
         assert view(broker, "talking") is not None
 

@@ -25,6 +25,8 @@ SETTINGS = {**FAST, "limits.request_ttl_s": 60.0, "dbp.heartbeat_s": BEAT_S}
 DIALECTS = sorted(talks(BEAT_S))
 # The handlers take longer than a worker may be silent, and than three of them one after the other may.
 SLOW_S = 4 * DEAD_S
+# Nobody is lost by silence, whatever the machine does.
+PATIENT = {**SETTINGS, "majordomo.liveness": 1000, "emqp.liveness": 1000}
 
 
 @contextmanager
@@ -46,6 +48,13 @@ def workers(
 
 def ask(client: Peer, dialect: str, count: int, handler_s: float) -> None:
     client.send(b"MDRC01", b"\x01", f"{dialect}-{count}-{handler_s:g}".encode(), b"r1", b"work")
+
+
+def queue_up(broker: LiveBroker, client: Peer, service: bytes, request_id: bytes, body: bytes) -> None:
+    """The only request, before anybody offers the service. A peer that never beats is given it in the turn in
+    which it registers; if it were idle first, it would be sent away whenever the machine is busy for long."""
+    client.send(b"MDRC01", b"\x01", service, request_id, body)
+    wait_for(lambda: broker.ask("status")["requests"] == 1)
 
 
 def answer(client: Peer, timeout_s: float) -> bytes:
@@ -88,11 +97,16 @@ def test_one_answer_of_slow_workers(count: int) -> None:
             wait_for(lambda service=service, at_once=at_once: broker.has_workers(service, count=at_once))
             for worker in found:
                 worker.handler_s = 0.0
-            for number in range(2 * count):
+            number = busy = 0
+            # One that missed a beat is away for a moment: then a few more calls are needed.
+            until = time.monotonic() + WAIT_S
+            while number < 2 * count or (busy < at_once and time.monotonic() < until):
+                number += 1
                 again = b"%s again %d" % (dialect.encode(), number)
                 client.send(b"MDRC01", b"\x01", service.encode(), again, b"again")
                 assert client.recv()[3:] == [again, b"again done"]
-            assert sum(b"again" in worker.runs for worker in found) >= at_once, dialect
+                busy = sum(b"again" in worker.runs for worker in found)
+            assert busy >= at_once, dialect
 
 
 @pytest.mark.parametrize("dialect", sorted(set(DIALECTS) - {"dbp"}))
@@ -107,7 +121,8 @@ def test_a_worker_that_dies_is_found_as_fast_as_ever(dialect: str) -> None:
         service = f"{dialect}-1-600".encode()
         other = SilentWorker(broker, talks(BEAT_S)[dialect], service, 0.0, BEAT_S)
         try:
-            wait_for(lambda: broker.has_workers(service.decode(), count=2))
+            # The first one may count as silent by now, and then the other one has got the request already.
+            wait_for(lambda: broker.has_workers(service.decode(), count=2) or other.runs)
             began = time.monotonic()
             first.end()
             assert answer(client, 30.0) == b"work done"
@@ -147,12 +162,14 @@ def test_the_answer_of_a_dbp_node_counts_although_another_one_has_its_name() -> 
         Peer(broker[talk.port]) as first,
         Peer(broker[talk.port]) as second,
     ):
+        queue_up(broker, client, b"slow", b"r1", b"work")
         (hello,) = talk.hello(b"slow")
         first.send(*hello)
         assert first.recv()[1] == b"OwO"
-        client.send(b"MDRC01", b"\x01", b"slow", b"r1", b"work")
         first.recv_until(is_request)
-        # The node is late long before its lease ends, and then another one gets the name and the call.
+        # The node is late long before its lease ends, and then another one gets the name and the call. That
+        # one will be idle between two calls: its lease is a long one.
+        (hello,) = talks(60.0)["dbp"].hello(b"slow")
         second.send(*hello)
         second.recv_until(is_request)
         for name, worker in (("first", first), ("second", second)):
@@ -217,10 +234,9 @@ def test_a_worker_whose_request_another_one_answered_is_sent_away_once(dialect: 
         Peer(broker["majordomo.clients"]) as client,
         Peer(broker[talk.port]) as first,
     ):
+        queue_up(broker, client, service, b"r1", b"work")
         for frames in talk.hello(service):
             first.send(*frames)
-        wait_for(lambda: broker.has_workers(service.decode()))
-        ask(client, dialect, 2, 0)
         held = talk.request(first.recv_until(is_request))
         assert held is not None
         wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
@@ -240,9 +256,9 @@ def test_a_worker_whose_request_another_one_answered_is_sent_away_once(dialect: 
         first.recv_until(talk.is_goodbye)
         # The next request is behind everything else that the broker had to say to it.
         wait_for(lambda: not broker.has_workers(service.decode()), patient(30.0))
+        queue_up(broker, client, service, b"r2", b"again")
         for frames in talk.hello(service):
             first.send(*frames)
-        client.send(b"MDRC01", b"\x01", service, b"r2", b"again")
         heard = []
         while not is_request(frames := first.recv()):
             heard.append(frames)
@@ -259,10 +275,9 @@ def test_a_silent_worker_is_told_that_the_broker_stops(dialect: str) -> None:
         Peer(broker["majordomo.clients"]) as client,
         Peer(broker[talk.port]) as worker,
     ):
+        queue_up(broker, client, service, b"r1", b"work")
         for frames in talk.hello(service):
             worker.send(*frames)
-        wait_for(lambda: broker.has_workers(service.decode()))
-        ask(client, dialect, 1, 0)
         worker.recv_until(lambda frames: talk.request(frames) is not None)
         wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
         broker.stop()
@@ -274,10 +289,9 @@ def test_a_silent_worker_is_told_that_the_broker_stops(dialect: str) -> None:
 def hold(broker: LiveBroker, talk: Talk, service: bytes, client: Peer, worker: Peer) -> list[bytes]:
     """A worker registers, gets the only request, and says nothing for so long that it counts as disconnected.
     The envelope that its answer needs."""
+    queue_up(broker, client, service, b"r1", b"work")
     for frames in talk.hello(service):
         worker.send(*frames)
-    wait_for(lambda: broker.has_workers(service.decode()))
-    client.send(b"MDRC01", b"\x01", service, b"r1", b"work")
     held = talk.request(worker.recv_until(lambda frames: talk.request(frames) is not None))
     assert held is not None
     wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
@@ -305,7 +319,8 @@ def test_worker_lost_is_not_the_verdict_while_a_silent_worker_is_connected(diale
         # Another one does not get it: it has cost as many workers as it may.
         with Peer(broker["majordomo.workers"]) as other:
             other.send(b"MDRW01", b"\x01", b"slow")
-            wait_for(lambda: broker.has_workers("slow"))
+            other.send(b"MDRW01", b"PING")
+            assert other.recv()[1:] == [b"PONG"], "it is no worker, or was given something before"
             (row,) = broker.ask("requests")
             assert row["worker"] is None
             for frames in talk.reply(envelope, b"late"):
@@ -334,10 +349,9 @@ def test_a_worker_that_comes_back_on_a_new_connection_may_answer(dialect: str) -
     talk = talks(BEAT_S)[dialect]
     with LiveBroker(SETTINGS) as broker, Peer(broker["majordomo.clients"]) as client:
         with Peer(broker[talk.port], identity=b"own") as worker:
+            queue_up(broker, client, b"slow", b"r1", b"work")
             for frames in talk.hello(b"slow"):
                 worker.send(*frames)
-            wait_for(lambda: broker.has_workers("slow"))
-            client.send(b"MDRC01", b"\x01", b"slow", b"r1", b"work")
             held = talk.request(worker.recv_until(lambda frames: talk.request(frames) is not None))
             assert held is not None
         # The connection is gone, and the broker has noticed; the request waits for another worker.
@@ -365,7 +379,7 @@ def test_a_retry_is_not_given_to_the_worker_that_is_busy_with_the_job(dialect: s
         return talk.request(frames) is not None
 
     with (
-        LiveBroker(SETTINGS) as broker,
+        LiveBroker(PATIENT) as broker,
         Peer(broker["majordomo.clients"]) as client,
         Peer(broker[talk.port]) as worker,
     ):
@@ -411,10 +425,9 @@ def test_what_operators_see_of_a_silent_worker() -> None:
         Peer(broker["majordomo.clients"]) as client,
         Peer(broker[talk.port], identity=b"sleeper") as worker,
     ):
+        queue_up(broker, client, b"slow", b"r1", b"work")
         for frames in talk.hello(b"slow"):
             worker.send(*frames)
-        wait_for(lambda: broker.has_workers("slow"))
-        client.send(b"MDRC01", b"\x01", b"slow", b"r1", b"work")
         worker.recv_until(lambda frames: talk.request(frames) is not None)
         wait_for(lambda: broker.ask("status")["workers_lost"] == 1)
         assert re.search(r"^ *sleeper +mdr +slow +silent since \d{4}-", show(broker, "workers"), re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -53,8 +54,15 @@ def everything_below(running: Running) -> list[psutil.Process]:
     return psutil.Process(running.process.pid).children(recursive=True)
 
 
+def lives(process: psutil.Process) -> bool:
+    # It may be gone between the two questions.
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
 def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != "zombie" for process in processes)
+    return not any(map(lives, processes))
 
 
 def started(folder: Path, *arguments: str, app: str = "") -> Running:

@@ -20,17 +20,19 @@ from polybus import Client, Worker
 from polybus.config import PORTS, variable
 from support.ebus_peer import WAIT_S, Loop, PublicClient, PublicWorker
 from support.patience import patient
+from support.ports import steady_ports
 from support.waiting import until
 
 POLYBUS = Path(sys.executable).with_name("polybus")
 
 
 class Broker:
-    """`polybus serve` on free ports; started again, it is where it was before."""
+    """`polybus serve` on free ports; started again, it is where EBUS peers found it before."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
         self._folder = folder
-        self._settings = {**dict.fromkeys(PORTS, 0), **settings}
+        steady = steady_ports(name for name in PORTS if name.startswith("ebus."))
+        self._settings = {**dict.fromkeys(PORTS, 0), **steady, **settings}
         self.start()
 
     def start(self) -> None:
@@ -51,7 +53,6 @@ class Broker:
         until(lambda: place.exists() or self.process.poll() is not None, "the broker's start", WAIT_S)
         assert self.process.poll() is None, self.log()
         self.endpoints: dict[str, str] = json.loads(place.read_text())["endpoints"]
-        self._settings |= {k: v for k, v in self.endpoints.items() if k.startswith("ebus.")}
 
     def log(self) -> str:
         return (self._folder / "log").read_text(errors="replace")
@@ -308,7 +309,8 @@ def test_a_broker_that_goes_says_so(brokers: Any, loop: Loop) -> None:
     worker = PublicWorker(loop, broker.endpoints, "echo", echo)
     client = PublicClient(loop, broker.endpoints)
     loop.until(lambda: worker.is_online and client.is_online)
-    loop.until(lambda: broker.status()["subscriptions"])
+    # Each of them subscribes to what it hears about the broker.
+    loop.until(lambda: sum(row["prefixes"] for row in broker.status("subscribers")) >= 2)
     broker.process.send_signal(signal.SIGTERM)
     # No missed beats are needed for it.
     assert loop.until(lambda: client.told("message")) == [("message", "ebus/shutdown", None)]

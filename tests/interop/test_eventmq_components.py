@@ -38,7 +38,7 @@ def test_the_scheduler_runs_jobs_until_they_are_unscheduled(broker: Broker, even
     runs = eventmq.await_marks("first", 3)
     # At once, and then every second.
     assert runs[0]["at"] - started < patient(1.5)
-    assert runs[2]["at"] - runs[0]["at"] > 0.9
+    assert runs[2]["at"] - started > 1.5
 
     assert client.ask("unschedule", func="emq_jobs.mark", args=first)
     # The receipt of the removal, for whoever wants to read it.

@@ -58,7 +58,7 @@ def test_eventmq_s_schedules_are_kept_and_run_by_polybus(broker: Broker, eventmq
     runs = eventmq.await_marks("interval", 3)
     # At once, and then every second, by EventMQ's unmodified job manager.
     assert runs[0]["at"] - started < patient(1.5)
-    assert runs[2]["at"] - runs[0]["at"] > 1.5
+    assert runs[2]["at"] - started > 1.5
     assert runs[0]["manager"] == "one"
 
     # Cron as EventMQ's users write it, without haste and for two runs.

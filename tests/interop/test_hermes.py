@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,12 +101,21 @@ def test_a_hermes_service_is_asked_whether_it_is_there_and_missed_when_it_is_not
     hermes = Hermes(hermes_home, tmp_path)
     try:
         with beacon(broker.endpoints["dbp.port"]):
-            service, _ = hermes.service("rohan")
-            until(lambda: broker.ask("status")["nodes_asked"] >= 8, "asked for longer than a lease lasts")
-            (node,) = broker.ask("nodes")
+            hermes.service("rohan")
+
+            def asked() -> bool:
+                hermes.revive()
+                return bool(broker.ask("status")["nodes_asked"] >= 8)
+
+            def listed() -> Any:
+                hermes.revive()
+                return broker.ask("nodes")
+
+            until(asked, "asked for longer than a lease lasts")
+            (node,) = until(listed, "its entry")
             assert (node["node"], node["beats"]) == ("rohan", "asked")
             assert broker.ask("status")["invalid"] == 0
-            service.kill()
+            hermes._services["rohan"].kill()
             until(lambda: not broker.ask("nodes"), "the lease of a dead service ends")
     finally:
         hermes.close()

@@ -144,10 +144,13 @@ def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        session.check_listens(f"spark://127.0.0.1:{port}")
-    with pytest.raises(session.SparkFailed, match=rf"no Spark master answers at .*:{port} \(.*refused"):
+    with socket.socket() as master:
+        # It keeps its port from others, and listens later.
+        master.bind(("127.0.0.1", 0))
+        port = master.getsockname()[1]
+        with pytest.raises(session.SparkFailed, match=rf"no Spark master answers at .*:{port} \(.*refused"):
+            session.check_listens(f"spark://127.0.0.1:{port}")
+        master.listen()
         session.check_listens(f"spark://127.0.0.1:{port}")
     with pytest.raises(ConfigError, match="HOST:PORT"):
         session.check_listens("spark://127.0.0.1")

@@ -70,8 +70,16 @@ class EventMQ:
         return shell.finish("".join(f"{command}\n" for command in (*commands, "quit")))
 
     def shell_report(self, address: str, command: str) -> Any:
-        """The answer to one question, which the shell prints as a Python value."""
-        printed = self.shell(address, command)
+        """The answer to one question, which the shell prints as a Python value.
+
+        It waits for a second only, and then prints None: such a question is asked again.
+        """
+
+        def answered() -> str:
+            printed = self.shell(address, command)
+            return printed if "{" in printed else ""
+
+        printed = until(answered, f"an answer to {command!r}")
         return ast.literal_eval(printed[printed.index("{") : printed.rindex("}") + 1])
 
     def marks(self, name: str) -> list[dict[str, Any]]:

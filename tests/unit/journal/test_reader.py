@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from datetime import UTC, datetime
@@ -312,10 +313,12 @@ def test_a_log_may_be_read_several_times(tmp_path: Path) -> None:
 
 def open_files(folder: Path) -> list[str]:
     """The files of a folder that this process has open."""
-    links = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]
-    return [
-        path for path in (os.readlink(link) for link in links if link.is_symlink()) if str(folder) in path
-    ]
+    paths: list[str] = []
+    for name in os.listdir("/proc/self/fd"):
+        # Other threads close files meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            paths.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [path for path in paths if str(folder) in path]
 
 
 def test_no_log_stays_open(tmp_path: Path) -> None:

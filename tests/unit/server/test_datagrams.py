@@ -15,6 +15,7 @@ from polybus.core.bus import Bus
 from polybus.errors import ConfigError
 from polybus.server.datagrams import AT_ONCE, Datagrams
 from support.live import wait_for
+from support.ports import steady_ports
 
 NOBODY = b"<3 1 nobody"
 
@@ -102,11 +103,8 @@ def test_it_may_be_off(bus: Bus, off: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("place", ["{}", "tcp://127.0.0.1:{}"])
-def test_unless_said_otherwise_it_has_the_number_of_the_tcp_port(
-    bus: Bus, datagrams: Datagrams, place: str
-) -> None:
-    number = datagrams.port
-    datagrams.close()
+def test_unless_said_otherwise_it_has_the_number_of_the_tcp_port(bus: Bus, place: str) -> None:
+    number = steady_ports(["dbp.port"])["dbp.port"]
     other = opened(bus, **{"dbp.port": place.format(number), "dbp.udp": ""})
     assert other.endpoint == f"udp://127.0.0.1:{number}"
     other.close()

@@ -98,7 +98,7 @@ def desk(store: Fussy, desks: Callable[..., Desk]) -> Desk:
 def test_what_is_submitted_is_written_and_told(store: Fussy, desk: Desk) -> None:
     desk.scribe.submit(1, [Accepted(job(1))])
     desk.wait_for(Written(1))
-    assert desk.woken
+    until(lambda: desk.woken, "it wakes the loop")
     assert store.load().jobs == [job(1)]
     until(lambda: desk.scribe.waiting_lines == 0)
 
@@ -168,7 +168,7 @@ def test_a_full_disk_refuses_new_jobs_and_keeps_the_rest(store: Fussy, desk: Des
     desk.scribe.submit(2, [Accepted(job(2)), Ended(token(1), outcome(1)), Accepted(job(3))])
     desk.wait_for(Unwritten(2, (token(2), token(3)), "no room"))
     assert desk.told == [Written(1), Sick("no room"), Unwritten(2, (token(2), token(3)), "no room")]
-    assert desk.scribe.waiting_lines == 1
+    until(lambda: desk.scribe.waiting_lines == 1)
     tried = store.tried
     until(lambda: store.tried > tried + 2, "it is tried again and again")
     assert desk.look()[3:] == []
@@ -298,7 +298,7 @@ def test_it_is_full_when_too_many_bytes_wait(
     store.trouble = StoreFull("no room")
     desk.scribe.submit(1, [Accepted(job(1, body=b"x" * 20_000))])
     desk.wait_for(Unwritten(1, (token(1),), "no room"))
-    assert not desk.scribe.is_full  # what was refused is gone
+    until(lambda: not desk.scribe.is_full, "what was refused is gone")
     desk.scribe.submit(2, [Ended(token(1), outcome(1, b"x" * 20_000))])
     assert desk.scribe.is_full
     store.trouble = None
