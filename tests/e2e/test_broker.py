@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -127,13 +128,46 @@ def test_a_second_signal_stops_at_once(context: Context) -> None:
 def test_draining_has_its_time(how: str, context: Context) -> None:
     with LiveBroker({"broker.drain_s": 0.3}) as broker:
         office = Office(broker, context)
-        office.client().send(*MDR.request(b"echo", b"1", b"never"))
+        client = office.client()
+        client.send(*MDR.request(b"echo", b"1", b"never"))
         wait_for(lambda: office.count("requests"))
         if how == "signal":
             broker.process.send_signal(signal.SIGTERM)
         else:
             assert broker.ask("drain")["state"] == "draining"
+        number, body = final(client)
+        assert (number, json.loads(body[0])["error"]) == (b"1", "draining")
         assert broker.process.wait(WAIT_S) == 0
+        assert "stopped with 1 unanswered request" in broker.errors()
+
+
+# An identity that the library makes for its clients.
+LIBRARY = b"pb-0123456789abcdef"
+QUESTIONS = {
+    "ebus.frontend": (b"", b"EBC01", b"REQUEST", b"nobody", b"id-1", b"x", b"60000"),
+    "emqp.clients": (b"", b"eMQP/1.0", b"REQUEST", b"id-1", b"nobody", b"reply-requested", b"x"),
+    "majordomo.clients": (b"", b"MDPC01", b"nobody", b"x"),
+    "majordomo.workers": (b"MDPC02", b"\x01", b"nobody", b"x"),
+    "dbp.port": (b"", b"u_U", b"1.0", b"nobody", b"x"),
+}
+
+
+def test_who_waits_in_any_dialect_is_told_at_the_end_of_draining(context: Context) -> None:
+    with LiveBroker({"broker.drain_s": 0.3}) as broker, contextlib.ExitStack() as peers:
+        asking = {port: peers.enter_context(Peer(broker[port], context)) for port in QUESTIONS}
+        for port, question in QUESTIONS.items():
+            asking[port].send(*question)
+        # A client of the library asks the next broker instead.
+        own = peers.enter_context(Peer(broker["majordomo.clients"], context, identity=LIBRARY))
+        own.send(*MDR.request(b"nobody", b"1", b"x"))
+        wait_for(lambda: broker.ask("status")["requests"] == len(QUESTIONS) + 1)
+        broker.process.send_signal(signal.SIGTERM)
+        for port, peer in asking.items():
+            answer = peer.recv_until(lambda frames: any(b"draining" in frame for frame in frames))
+            assert any(b"stopped before it was answered" in frame for frame in answer), port
+        assert broker.process.wait(WAIT_S) == 0
+        assert own.get(0) is None
+        assert f"stopped with {len(QUESTIONS) + 1} unanswered requests\n" in broker.errors()
 
 
 def test_an_idle_broker_drains_at_once() -> None:

@@ -244,7 +244,7 @@ DRAIN_EXAMPLES = examples("polybus drain", "polybus drain --data-dir var")
 def drain(admin: Admin = None, data_dir: DataDir = None, json_: Json = False) -> None:
     """Let the broker finish what is unanswered and stop. It takes no new requests from now on.
 
-    What is still unanswered after broker.drain_s (10 s unless the settings say otherwise) is left so.
+    What is still unanswered after broker.drain_s (10 s unless the settings say otherwise) is refused.
     """
     from polybus.cli.output import print_json
     from polybus.server.draining import draining

@@ -71,7 +71,8 @@ Address = Annotated[
         "--address",
         metavar="ADDRESS",
         help="Where the broker listens for this: an endpoint, host:port or a host. Without it the "
-        "environment (POLYBUS_MDR_CLIENT, POLYBUS_EBUS_PUBLISH and so on), else the default port here.",
+        "environment (POLYBUS_MDR_CLIENT, POLYBUS_EBUS_PUBLISH and so on), else the broker that "
+        "var/endpoints.json names, else the default port here.",
     ),
 ]
 Tag = Annotated[

@@ -56,8 +56,8 @@ def serve(load: Callable[[], Settings], as_json: bool = False) -> int:
         # It came before there was a loop to wake.
         broker.ask_to_drain()
     broker.run()
-    left = broker.bus.request_count
-    log(stopped(left), "warning" if left else "info", unanswered=left)
+    left = broker.unanswered
+    log(stopped(left, broker.kept), "warning" if left else "info", unanswered=left)
     return 128 + signal.SIGINT if asked[:1] == [signal.SIGINT] else 0
 
 

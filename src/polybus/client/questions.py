@@ -127,8 +127,7 @@ def write_message(path: str, name: str, args: tuple[Any, ...], kwargs: dict[str,
         message = _encode(("run", call))
     except (TypeError, ValueError, RecursionError) as error:
         raise _culprit(f"{path}.{name}", args, kwargs, error) from None
-    if b"null" in message and _has_no_number(msgspec.to_builtins((args, kwargs))):
-        # The encoder would write null for it without a word.
+    if loses_a_number(message, (args, kwargs)):
         raise LocalProtocolError(
             f"an argument of {path}.{name} is infinite or not a number, which JSON cannot say; send a text"
         )
@@ -145,6 +144,11 @@ def _culprit(job: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exc
                 "dates or UUIDs, or the key under which the worker finds the rest"
             )
     return LocalProtocolError(f"the arguments of {job} cannot be written as JSON: {error}")
+
+
+def loses_a_number(encoded: bytes, value: Any) -> bool:
+    """Whether it holds a number that is infinite or not a number, for which the encoder wrote null."""
+    return b"null" in encoded and _has_no_number(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,)))
 
 
 def _has_no_number(value: Any) -> bool:

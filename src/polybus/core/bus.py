@@ -176,6 +176,7 @@ HANDLERS: dict[type, Callable[[Bus, Any, float], None]] = {
     events.Unwritten: scheduling.on_unwritten,
     events.StoreHealth: on_store_health,
     events.Drain: requests.on_drain,
+    events.EndUnanswered: requests.on_end_unanswered,
     events.Invalid: on_invalid,
     events.Tick: on_tick,
 }

@@ -330,3 +330,9 @@ class Tick(Struct, frozen=True):
 
 class Drain(Struct, frozen=True):
     """Take no new requests and finish what is there."""
+
+
+class EndUnanswered(Struct, frozen=True):
+    """The bus ends before these requests are answered. What is on disk is left to the next start."""
+
+    tokens: tuple[bytes, ...]

@@ -120,7 +120,8 @@ class QueuePolicy(Struct, frozen=True, forbid_unknown_fields=True):
     # For jobs whose client names none of its own; None leaves it at that.
     retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
     timeout_s: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
-    # How many may run at once, over all workers, and start in a second; 0 is no limit.
+    # How many may run at once, over all workers, and start in a second; 0 is no limit. A run is no longer
+    # counted when its worker is disconnected for its silence; see `silence_s`.
     concurrency: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     rate_per_s: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
     # How long a worker may be silent while it has a request of this queue, before it counts as disconnected:

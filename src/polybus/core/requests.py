@@ -302,10 +302,12 @@ def waiting_first(requests: Iterable[Request]) -> list[Request]:
     return sorted(requests, key=lambda request: request.worker is not None)
 
 
-def withdraw(bus: Tables, request: Request, detail: str, now: float) -> None:
+def withdraw(
+    bus: Tables, request: Request, detail: str, now: float, reason: Reason = Reason.CANCELLED
+) -> None:
     bus.counters.cancelled += 1
     freed = _abandon(bus, request, now)
-    end(bus, request, CANCEL, Reason.CANCELLED, detail, [], now)
+    end(bus, request, CANCEL, reason, detail, [], now)
     if freed is not None:
         slot_back(bus, freed, now)
     if request.service.limited:
@@ -431,6 +433,12 @@ def on_drain(bus: Tables, event: events.Drain, now: float) -> None:
             request.service.queue.forget(request)
             park(request)
     look_whether_dry(bus)
+
+
+def on_end_unanswered(bus: Tables, event: events.EndUnanswered, now: float) -> None:
+    found = [bus.requests.get(token) for token in event.tokens]
+    for request in waiting_first(request for request in found if request is not None and not request.durable):
+        withdraw(bus, request, "the broker stopped before it was answered", now, Reason.DRAINING)
 
 
 def look_whether_dry(bus: Tables) -> None:

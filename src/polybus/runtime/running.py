@@ -21,6 +21,7 @@ from polybus.client.app import Bus
 from polybus.client.current import CurrentJob, JobInterrupted, current_job, set_current
 from polybus.client.failures import FAILED, REJECTED
 from polybus.client.handlers import Handler, Request, answer_frames, failure_text
+from polybus.client.questions import loses_a_number
 from polybus.client.sessions.port import Work
 from polybus.errors import WorkerRejected
 from polybus.runtime.gate import Gate, read_call
@@ -124,7 +125,10 @@ class Runner:
         if target.is_async or inspect.iscoroutine(result):
             result = self._await(result)
         try:
-            return Kind.DONE, _ENCODER.encode(result)
+            encoded = _ENCODER.encode(result)
+            if loses_a_number(encoded, result):
+                raise ValueError("it has a number that is infinite or not a number")
+            return Kind.DONE, encoded
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             return Kind.FAILED, write_error(
                 "bad_result",

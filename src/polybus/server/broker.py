@@ -45,11 +45,14 @@ from polybus.server.keeping import Keeping
 from polybus.server.pump import open_pump
 from polybus.server.watchers import Watchers
 from polybus.telemetry.logs import log
+from polybus.wire.context import asks_again
 
 # Messages taken from one socket in one turn: enough to spread the cost, few enough to stay quick.
 BATCH: Final = 256
 # The time that what is still in the pipes has at the end.
 LINGER_MS: Final = 500
+# What the names of links to other brokers begin with.
+_BRIDGE: Final = "bridge."
 # How often listeners that no longer ask are let go.
 TAP_CHECK_S: Final = 1.0
 # More tracebacks than this tell nothing new and would fill the disk.
@@ -73,6 +76,8 @@ class Broker:
         self._stop_at: float | None = None
         self._drain_asked = False
         self._is_drained = False
+        # Plain requests that had no answer when we ended, and jobs that are left to the next start.
+        self.unanswered = self.kept = 0
         self._reload: Callable[[], Settings] | None = None
         self._reload_asked = False
         self._started_at = clock()
@@ -339,9 +344,25 @@ class Broker:
         self._pump.send_many([(link, message)])
         socket.set(zmq.XPUB_NODROP, 1)
 
+    def _refuse_the_rest(self, now: float) -> None:
+        """Tell clients that their requests have no answer. Those of the library ask the next broker; a
+        neighbour gives what it sent here to another one when the bridge ends."""
+        bus = self.bus
+        names = {link.number: link.name for link in self._assembly.links}
+        plain = [request for request in bus.requests.values() if not request.durable]
+        told = [
+            request.token
+            for request in plain
+            if not asks_again(request.client.address[1])
+            and not names.get(request.client.address[0], _BRIDGE).startswith(_BRIDGE)
+        ]
+        self.unanswered, self.kept = len(plain), bus.request_count - len(plain)
+        bus.handle(events.EndUnanswered(tuple(told)), now)
+
     def _close(self) -> None:
         """Say goodbye to everyone who waits for us, then close."""
         now = self._clock()
+        self._refuse_the_rest(now)
         self._beacon.end()
         self._subscribers.say("ebus", *FAREWELL)
         names = {link.number: link.name for link in self._assembly.links}

@@ -17,8 +17,10 @@ def draining(is_drained: bool, unanswered: int, drain_s: float) -> str:
     )
 
 
-def stopped(unanswered: int) -> str:
-    """The last words."""
+def stopped(unanswered: int, kept: int) -> str:
+    """The last words: plain requests without an answer, and jobs on disk that have not ended."""
+    jobs = "1 guaranteed job is" if kept == 1 else f"{kept} guaranteed jobs are"
+    after = f"; {jobs} kept for the next start" if kept else ""
     if not unanswered:
-        return "stopped; everything was answered"
-    return f"stopped with {unanswered} unanswered {'request' if unanswered == 1 else 'requests'}"
+        return f"stopped{after or '; everything was answered'}"
+    return f"stopped with {unanswered} unanswered {'request' if unanswered == 1 else 'requests'}{after}"

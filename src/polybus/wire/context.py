@@ -49,6 +49,7 @@ SHORTEST_ID: Final = 1 + len(MARK) + PARENT_BYTES
 MAX_CONTEXT_BYTES: Final = 2048
 _ANNOUNCED: Final = b"+context"
 _IDENTITY: Final = re.compile(rb"pb-[0-9a-f]{16}\+context")
+_OWN: Final = re.compile(rb"pb-[0-9a-f]{16}")
 
 
 def new_context(parent: str, state: str = "") -> Context:
@@ -142,6 +143,11 @@ def announce(identity: bytes) -> bytes:
 
 def is_announced(identity: bytes) -> bool:
     return identity.endswith(_ANNOUNCED) and _IDENTITY.fullmatch(identity) is not None
+
+
+def asks_again(identity: bytes) -> bool:
+    """Whether it is a client of this library, which waits for the next broker with what is unanswered."""
+    return _OWN.match(identity) is not None
 
 
 def write_context(context: Context) -> bytes:

@@ -304,6 +304,23 @@ def test_an_operator_withdraws_by_token() -> None:
     assert "operator" in refusal.detail
 
 
+def test_what_nobody_will_answer_is_refused_when_the_bus_ends() -> None:
+    stage = Stage()
+    stage.worker("w", forgets_stopped=True)
+    for number in ("1", "2", "3"):
+        stage.submit("c", number)
+    tokens = [stage.token("c", number) for number in ("1", "2")]
+    stage.nothing()
+    # The worker has the first; its slot becomes free when nothing that ends as well can take it.
+    stage.do(events.EndUnanswered((tokens[0], b"nonsense", tokens[1])))
+    assert stage.delivered() == [("w", "3")]
+    refusals = stage.actions(act.Refuse)
+    assert {refusal.request_id for refusal in refusals} == {b"1", b"2"}
+    for refusal in refusals:
+        assert refusal.reason is Reason.DRAINING
+        assert refusal.detail == "the broker stopped before it was answered"
+
+
 @pytest.mark.parametrize("withdraw", [True, False])
 def test_a_client_that_left_is_told_nothing(withdraw: bool) -> None:
     stage = Stage()

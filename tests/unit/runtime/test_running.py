@@ -7,9 +7,11 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+import msgspec
 import pytest
 
 from polybus import Bus, CurrentJob, JobInterrupted, Request, WorkerRejected, current_job
@@ -60,6 +62,22 @@ def deep() -> list[Any]:
     found: list[Any] = []
     found.append(found)
     return found
+
+
+@dataclass
+class Reading:
+    value: float | None
+
+
+@bus.job(name="jobs.measure")
+def measure(kind: str) -> object:
+    number = float(kind)
+    return {"bare": number, "list": [None, 1.0, number], "class": Reading(number)}
+
+
+@bus.job(name="jobs.unknown")
+def unknown() -> object:
+    return [None, Reading(None), 1.5, msgspec.Raw(b"[null]")]
 
 
 @bus.job(name="jobs.nap")
@@ -164,6 +182,15 @@ def test_a_result_that_json_cannot_hold_is_a_failure_that_says_so(running: Runni
     assert error["error"] == "bad_result"
     assert f"jobs.{name} returned a" in error["detail"]
     assert "that JSON cannot hold" in error["detail"]
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf", "-inf"])
+def test_a_number_that_json_cannot_say_does_not_become_null(running: Running, kind: str) -> None:
+    assert running.job("measure", kind)[0] is Kind.FAILED
+    error = running.job("measure", kind)[1]
+    assert error["error"] == "bad_result"
+    assert "infinite or not a number" in error["detail"]
+    assert running.job("unknown") == (Kind.DONE, [None, {"value": None}, 1.5, [None]])
 
 
 def test_a_job_that_is_not_ours_is_refused(running: Running) -> None:

@@ -15,7 +15,7 @@ from polybus.core.lifecycle import BusState
 from polybus.core.model import Heartbeat
 from polybus.dialects.port import Voice
 from polybus.server.admin import AdminEar
-from polybus.server.draining import draining
+from polybus.server.draining import draining, stopped
 from polybus.server.effects import Outbox
 from polybus.server.taps import MAX_TAPS, TAG, TAP_BODY_BYTES, TAP_LEASE_S
 
@@ -247,6 +247,19 @@ def test_drain(capfd: pytest.CaptureFixture[str]) -> None:
 )
 def test_what_is_said_about_draining(is_drained: bool, unanswered: int, words: str) -> None:
     assert draining(is_drained, unanswered, 10.0) == words
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "kept", "words"),
+    [
+        (0, 0, "stopped; everything was answered"),
+        (0, 1, "stopped; 1 guaranteed job is kept for the next start"),
+        (1, 0, "stopped with 1 unanswered request"),
+        (2, 3, "stopped with 2 unanswered requests; 3 guaranteed jobs are kept for the next start"),
+    ],
+)
+def test_the_last_words(unanswered: int, kept: int, words: str) -> None:
+    assert stopped(unanswered, kept) == words
 
 
 # -- taps ---------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from polybus.wire.context import (
     add_to_id,
     announce,
     as_headers,
+    asks_again,
     find_context,
     find_in_id,
     from_headers,
@@ -188,3 +189,10 @@ def test_a_frame_with_a_context_has_a_largest_size() -> None:
     parent = f"traceparent:{PARENT}"
     assert read_context(parent.encode() + b"," * (2048 - len(parent))) == (parent,)
     assert read_context(parent.encode() + b"," * (2049 - len(parent))) == NO_CONTEXT
+
+
+def test_clients_of_the_library_are_known_by_their_identity() -> None:
+    assert asks_again(b"pb-0123456789abcdef")
+    assert asks_again(announce(b"pb-0123456789abcdef"))
+    for identity in (b"", b"pb-", b"pb-0123456789ABCDEF", b"client", b"x-pb-0123456789abcdef"):
+        assert not asks_again(identity)
