@@ -362,6 +362,10 @@ class Broker:
     def _close(self) -> None:
         """Say goodbye to everyone who waits for us, then close."""
         now = self._clock()
+        bus = self.bus
+        # The silent ones, too: who is only busy reads it when its handler is done. (They are forgotten with
+        # their requests.)
+        workers = [*bus.workers.values(), *bus.silent.values(), *bus.resting.values()]
         self._refuse_the_rest(now)
         self._beacon.end()
         self._subscribers.say("ebus", *FAREWELL)
@@ -369,9 +373,7 @@ class Broker:
         for number, publication in self._assembly.served_by_libzmq:
             if names[number] == "ebus.subscribe":
                 self.bus.actions.append(act.Say((number, b""), publication(*FAREWELL)))
-        # The silent ones, too: who is only busy reads it when its handler is done.
-        bus = self.bus
-        for worker in [*bus.workers.values(), *bus.silent.values(), *bus.resting.values()]:
+        for worker in workers:
             self.bus.actions.append(act.Dismiss(worker.address, worker.voice, "shutdown"))
         self._outbox.settle(now)
         self._outbox.pending.lost.write(self.bus.limits, now)
