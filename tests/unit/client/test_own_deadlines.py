@@ -37,10 +37,13 @@ class LateClient(Client):
     def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint, "ebus", timeout_s=TTL_S)
         self.may_look = threading.Event()
+        self.has_looked = False
 
     def _step(self, timeout_s: float) -> bool:
-        if self.may_look.is_set():
+        # Not whether it may look: `submit` has sent the request, so that may be allowed before the first step.
+        if self.has_looked:
             return super()._step(timeout_s)
+        self.has_looked = True
         now = time.monotonic()
         self._flush()
         assert self.may_look.wait(WAIT_S)
