@@ -40,7 +40,7 @@ class LateClient(Client):
         self.has_looked = False
 
     def _step(self, timeout_s: float) -> bool:
-        # Not whether it may look: `submit` has sent the request, so that may be allowed before the first step.
+        # Not whether it may look: `submit` sends, so that may be allowed before the first step.
         if self.has_looked:
             return super()._step(timeout_s)
         self.has_looked = True
