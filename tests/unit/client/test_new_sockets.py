@@ -7,14 +7,17 @@ socket would keep both; so the broker here counts the connections too, because s
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from polybus import AsyncClient, AsyncWorker, Client, Request, RequestTimeout, Worker
+from polybus.client import hub
 from polybus.client.sessions import ebus
 from polybus.client.sessions.dbp import DbpWorker
-from polybus.client.sessions.emqp import EmqpWorker
+from polybus.client.sessions.emqp import EmqpClient, EmqpWorker
 from polybus.client.sessions.mdp1 import Mdp1Worker
 from polybus.client.sessions.mdp2 import Mdp2Worker
 from polybus.client.sessions.mdr import MdrWorker
@@ -156,6 +159,21 @@ def test_a_worker_leaves_a_silent_broker_on_a_new_socket(
     until(lambda: broker.connections()[1] > 0, "the worker has closed the first socket")
 
 
+@pytest.mark.conforms("EBUS-9", "EBUS-10")
+@pytest.mark.parametrize("why", ["disconnect", "silence"])
+def test_an_ebus_worker_has_no_socket_until_it_comes_back(
+    broker: FakeBroker, serve: Callable[[str], None], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one is closed at once, not when the next is opened."""
+    monkeypatch.setattr(hub, "RESTART_S", 10_000.0)
+    set_patience(monkeypatch, "ebus", 0.02 if why == "silence" else 1000.0)
+    serve("ebus")
+    first, _ = broker.receive()
+    if why == "disconnect":
+        broker.send(first, *DISCONNECT["ebus"])
+    until(lambda: broker.connections() == (1, 1), "the worker has closed its socket")
+
+
 # -- clients --------------------------------------------------------------------------------------
 
 
@@ -246,6 +264,72 @@ def test_an_ebus_client_keeps_its_name_on_a_new_socket(
     monkeypatch.undo()
     broker.send(second, b"", b"EBW01", b"REPLY", frames[4], b"out")
     assert calls.join() == [b"out"]
+
+
+class Idler:
+    """An eMQP client that has asked for something. It waits until it is let go, asks once more, and ends."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self._may_end = threading.Event()
+
+    def start(self, shell: str) -> Background:
+        return Background(self._run if shell == "sync" else lambda: asyncio.run(self._arun()))
+
+    def let_go(self) -> None:
+        self._may_end.set()
+
+    def _run(self) -> None:
+        with Client(self._broker.endpoint, "emqp", timeout_s=patient(30.0)) as client:
+            pending = client.submit("echo", b"first")
+            while not self._may_end.is_set():
+                with contextlib.suppress(RequestTimeout):
+                    pending.result(0.01)
+            client.submit("echo", b"last")
+
+    async def _arun(self) -> None:
+        async with AsyncClient(self._broker.endpoint, "emqp", timeout_s=patient(30.0)) as client:
+            await client.submit("echo", b"first")
+            assert await asyncio.to_thread(self._may_end.wait, patient(30.0))
+            await client.submit("echo", b"last")
+
+
+def dismiss(broker: FakeBroker, word: bytes, times: int) -> list[bytes]:
+    """Say goodbye to a client on its first connection, second, …; returns what it asks for there."""
+    client, request = broker.receive()
+    until(lambda: broker.connections() == (times, times - 1), "the client is on another connection")
+    broker.send(client, b"", b"eMQP/1.0", word, b"b1")
+    if word == b"DISCONNECT":
+        # It says goodbye before it closes its socket, once.
+        sender, goodbye = broker.receive()
+        assert (sender, goodbye[:3]) == (client, [b"", b"eMQP/1.0", b"KBYE"])
+    return request
+
+
+@pytest.mark.conforms("EMQP-36", "EMQP-45", "EMQP-46")
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("word", [b"KBYE", b"KBAI", b"DISCONNECT"])
+def test_an_emqp_client_has_no_socket_while_it_leaves_a_broker_alone(
+    broker: FakeBroker, shell: str, word: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one is closed at once, not when the next is opened: nothing more can be sent through it."""
+    idler = Idler(broker)
+    running = idler.start(shell)
+    dismiss(broker, word, times=1)
+    # It comes back soon; after the second goodbye it stays away.
+    until(lambda: broker.connections() == (2, 1), "the client is back")
+    monkeypatch.setattr(EmqpClient, "pause_s", 10_000.0)
+    request = dismiss(broker, word, times=2)
+    until(lambda: broker.connections() == (2, 2), "the client has closed its socket")
+    assert broker.is_quiet()
+    # A client that ends does not wait any longer: what is unanswered goes out, on a new socket.
+    idler.let_go()
+    _, again = broker.receive()
+    assert again == request
+    _, last = broker.receive()
+    assert last[-1] == b"last"
+    running.join()
+    until(lambda: broker.connections() == (3, 3), "the client has closed the last socket")
 
 
 ANSWERS: dict[str, Callable[[list[bytes]], list[bytes]]] = {

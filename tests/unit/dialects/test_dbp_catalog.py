@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from polybus.core import events
+from polybus.core.actions import HEARTBEAT_MISSED
 from polybus.core.lifecycle import NodeState
 from polybus.core.model import Node
 from polybus.dialects import dbp_catalog as catalog
@@ -273,7 +274,11 @@ def test_why_a_conversation_ended_is_told_once_and_in_plain_words() -> None:
     ends.explain((1, b"peer"), "shutdown")
     assert told == []
     ends.explain((1, b"peer"), "a reason of its own")
-    assert told == ["DISCONNECT to the DBP peer peer: a reason of its own"]
+    ends.explain((1, b"peer"), HEARTBEAT_MISSED)
+    assert told == [
+        "DISCONNECT to the DBP peer peer: a reason of its own",
+        "DISCONNECT to the DBP peer peer: its heartbeats are missing and it does not answer",
+    ]
     ExplainedEnds().explain((1, b"peer"), "nobody listens")
 
 

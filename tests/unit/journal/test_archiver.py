@@ -259,7 +259,11 @@ def test_a_segment_takes_no_more_logs_than_make_its_size(
         write_log(tmp_path, number + 1, number * 10 + 1, 10)
     size = log_files(tmp_path / OPEN_LOGS)[0].stat().st_size
     monkeypatch.setattr(archiver_module, "SEGMENT_BYTES", 2 * size + size // 2)
-    assert [Archiver(tmp_path).turn().logs for _ in range(4)] == [2, 2, 2, 0]
+    assert Archiver(tmp_path).turn().logs == 2
+    monkeypatch.setattr(archiver_module, "SEGMENT_BYTES", 2 * size)
+    assert Archiver(tmp_path).turn().logs == 2
+    monkeypatch.setattr(archiver_module, "SEGMENT_BYTES", 2 * size - 1)
+    assert [Archiver(tmp_path).turn().logs for _ in range(3)] == [1, 1, 0]
     # One that is larger than that goes alone.
     monkeypatch.setattr(archiver_module, "SEGMENT_BYTES", size // 2)
     for number in range(2):

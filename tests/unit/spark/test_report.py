@@ -285,6 +285,37 @@ def test_the_page_tells_it_all(tables: Path) -> None:
         assert words.lower() in page.lower(), words
 
 
+def test_why_workers_left(tmp_path: Path) -> None:
+    """A worker that has left for no known reason is not one that is still there."""
+    worker = {"broker": "north", "life": "1", "worker_link": "x", "last_seen_at": at(90)}
+    worker |= {"requests": 0, "errors": 0, "missed_beats": 0}
+    put(
+        tmp_path,
+        "workers",
+        {**worker, "worker": "there", "sessions": 1, "ended": 0},
+        {**worker, "worker": "gone", "sessions": 1, "ended": 1},
+        {**worker, "worker": "back", "sessions": 2, "ended": 1},
+        # Its beginning was never seen.
+        {**worker, "worker": "half", "sessions": 1, "ended": 2},
+        {**worker, "worker": "lost", "sessions": 1, "ended": 1, "last_down_reason": "silent"},
+        {**worker, "worker": "again", "sessions": 2, "ended": 1, "last_down_reason": "silent"},
+    )
+    page = make_report(str(tmp_path))
+    found = {}
+    for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL):
+        cells = [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+        if len(cells) > 2:
+            found[cells[1]] = cells[-1]
+    assert found == {
+        "there": "–",
+        "gone": "left",
+        "back": "–",
+        "half": "left",
+        "lost": "silent",
+        "again": "silent",
+    }
+
+
 def test_empty_tables_say_so(tmp_path: Path) -> None:
     page = make_report(str(tmp_path))
     read(page)
