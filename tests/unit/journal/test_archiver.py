@@ -255,9 +255,10 @@ def test_a_plan_whose_segments_are_there_is_only_cleaned_up(tmp_path: Path) -> N
 def test_a_segment_takes_no_more_logs_than_make_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Of one size: rows have numbers of two digits.
     for number in range(6):
-        write_log(tmp_path, number + 1, number * 10 + 1, 10)
-    size = log_files(tmp_path / OPEN_LOGS)[0].stat().st_size
+        write_log(tmp_path, number + 1, number * 10 + 11, 10)
+    (size,) = {path.stat().st_size for path in log_files(tmp_path / OPEN_LOGS)}
     monkeypatch.setattr(archiver_module, "SEGMENT_BYTES", 2 * size + size // 2)
     assert Archiver(tmp_path).turn().logs == 2
     monkeypatch.setattr(archiver_module, "SEGMENT_BYTES", 2 * size)
@@ -267,7 +268,7 @@ def test_a_segment_takes_no_more_logs_than_make_its_size(
     # One that is larger than that goes alone.
     monkeypatch.setattr(archiver_module, "SEGMENT_BYTES", size // 2)
     for number in range(2):
-        write_log(tmp_path, number + 11, number * 10 + 61, 10)
+        write_log(tmp_path, number + 11, number * 10 + 71, 10)
     assert [Archiver(tmp_path).turn().logs for _ in range(3)] == [1, 1, 0]
 
 
