@@ -132,5 +132,5 @@ lock: ## remake the lock files (ARGS=--upgrade for the newest versions)
 	$(COMPILE) benchmarks/requirements-jobs.in -o benchmarks/requirements-jobs.lock
 
 clean: ## remove everything that can be made again
-	rm -rf .venv .uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutants src/*.egg-info \
+	rm -rf .venv .uv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .mutants src/*.egg-info \
 		src/polybus/*/*.so && find . -name __pycache__ -prune -exec rm -rf {} +
