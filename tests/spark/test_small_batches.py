@@ -82,12 +82,15 @@ def build(
 def test_what_is_alone_in_a_batch_reaches_its_tables(spark: SparkSession, tmp_path: Path) -> None:
     """Each kind of row comes twice: to a table that knows nothing of it, and to one that does."""
     workers = (b"ann", b"ben", b"cat")
+    # One of which nothing else is known when it goes.
+    late = b"dan"
     batches = []
     for time in range(2):
         at = NOON_US + time * MINUTE_US
-        # Three that go within a minute are an alert, so nothing else need be in a batch for one.
+        leaving = (*workers, *([late] if time else []))
+        # So many that go within a minute are an alert, so nothing else need be in a batch for one.
         batches += [
-            [went(worker, at + 500, at - 2500, f"gone {time}") for worker in workers],
+            [went(worker, at + 500, at - 2500, f"gone {time}") for worker in leaving],
             [came(worker, at + 1000) for worker in workers],
             [missed(workers[0], at + 1500)],
             *([ended(what, workers[1], at + 2000)] for what in ENDS[2 * time :]),
@@ -95,11 +98,22 @@ def test_what_is_alone_in_a_batch_reaches_its_tables(spark: SparkSession, tmp_pa
             [said(at + 3500, "no tea")],
             [died(at + 4000)],
         ]
+        if not time:
+            batches.append([came(late, at + 4500)])
+    # What comes later counts if the clock stands still.
+    batches.append([went(late, NOON_US + MINUTE_US + 500, NOON_US, "gone for good")])
     want, differences = build(spark, tmp_path, batches)
     assert differences == []
     assert all(want.values()), "a table that has no rows shows nothing"
-    assert {(row["rule"], row["value"]) for row in want["alerts"]} == {("flapping", 3.0), ("silent", 1.0)}
-    assert {(row["sessions"], row["ended"]) for row in want["workers"]} == {(2, 2)}
+    assert {(row["rule"], row["value"]) for row in want["alerts"]} == {
+        ("flapping", 3.0),
+        ("flapping", 5.0),
+        ("silent", 1.0),
+    }
+    assert {row["worker"]: (row["sessions"], row["ended"]) for row in want["workers"]} == {
+        **{worker.decode(): (2, 2) for worker in workers},
+        late.decode(): (1, 2),
+    }
 
 
 def test_workers_in_batches_of_any_size_add_up(spark: SparkSession, tmp_path: Path) -> None:

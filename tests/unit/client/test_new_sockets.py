@@ -132,6 +132,19 @@ def test_a_worker_that_is_disconnected_comes_back_on_a_new_socket(
     until(lambda: is_replaced(broker), "the worker has closed the first socket and opened one more")
 
 
+def test_a_worker_hears_at_once_what_comes_over_its_new_socket(
+    broker: FakeBroker, serve: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when its next heartbeat is due: an event loop has to watch the new socket."""
+    set_patience(monkeypatch, "mdr", 1000.0)
+    serve("mdr")
+    for number in (b"1", b"2", b"3"):
+        identity, _ = broker.receive()
+        broker.send(identity, b"MDRW01", b"\x02", b"token", b"", number, b"in")
+        assert broker.receive() == (identity, [b"MDRW01", b"\x04", b"token", b"", number, b"in"])
+        broker.send(identity, *DISCONNECT["mdr"])
+
+
 @pytest.mark.parametrize("dialect", DISCONNECT)
 def test_a_worker_comes_back_to_a_restarted_broker_on_a_new_socket(
     broker: FakeBroker, serve: Callable[[str], None], dialect: str, monkeypatch: pytest.MonkeyPatch
