@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import zmq
 
+from polybus import Client, Worker
+from support.fake_brokers import Background
+from support.interop_process import Broker, running
 from support.journals import everything
 from support.live import WAIT_S, LiveBroker, Peer, wait_for
 from support.majordomo import MDR
@@ -143,6 +146,14 @@ def test_draining_has_its_time(how: str, context: Context) -> None:
 
 # An identity that the library makes for its clients.
 LIBRARY = b"pb-0123456789abcdef"
+LIBRARY_PORTS = {
+    "ebus": "ebus.frontend",
+    "emqp": "emqp.clients",
+    "mdp1": "majordomo.clients",
+    "mdp2": "majordomo.clients",
+    "mdr": "majordomo.clients",
+    "dbp": "dbp.port",
+}
 QUESTIONS = {
     "ebus.frontend": (b"", b"EBC01", b"REQUEST", b"nobody", b"id-1", b"x", b"60000"),
     "emqp.clients": (b"", b"eMQP/1.0", b"REQUEST", b"id-1", b"nobody", b"reply-requested", b"x"),
@@ -168,6 +179,37 @@ def test_who_waits_in_any_dialect_is_told_at_the_end_of_draining(context: Contex
         assert broker.process.wait(WAIT_S) == 0
         assert own.get(0) is None
         assert f"stopped with {len(QUESTIONS) + 1} unanswered requests\n" in broker.errors()
+
+
+def test_what_library_clients_ask_of_a_draining_broker_waits_for_the_next(
+    tmp_path: Path, context: Context
+) -> None:
+    broker = Broker(tmp_path, {"broker": {"drain_s": 600.0}})
+    with contextlib.ExitStack() as stack:
+        stack.callback(broker.kill)
+        # Something that it waits for.
+        held = stack.enter_context(Peer(broker.endpoints["majordomo.clients"], context))
+        held.send(*MDR.request(b"nobody", b"1", b"slow"))
+        wait_for(lambda: broker.ask("status")["requests"])
+        assert broker.ask("drain")["state"] == "draining"
+        asked: dict[str, Background] = {}
+        for dialect, port in LIBRARY_PORTS.items():
+            client = stack.enter_context(Client(broker.endpoints[port], dialect, timeout_s=WAIT_S))
+            asked[dialect] = Background(client.call, "echo", dialect.encode())
+        one = {"service": "echo", "id": "job", "reply": "receipt"}
+        many = [{"service": "echo", "id": f"job-{n}", "reply": "receipt", "size": 0} for n in range(3)]
+        for name, job in (("one job", one), ("many jobs", many)):
+            client = stack.enter_context(Client(broker.endpoints["emqp.clients"], "emqp", timeout_s=WAIT_S))
+            asked[name] = Background(client.call, "polybus.submit", json.dumps(job).encode() + b"\n")
+        wait_for(lambda: broker.ask("status")["rejected"] == len(asked))
+        broker.kill()
+        broker.start()
+        echo = Worker({"echo": lambda request: request.body}, broker.endpoints["majordomo.workers"])
+        with running(echo):
+            for dialect in LIBRARY_PORTS:
+                assert asked[dialect].join() == dialect.encode()
+            assert json.loads(asked["one job"].join()) == {"job": "job"}
+            assert json.loads(asked["many jobs"].join()) == {"jobs": 3, "refused": {}}
 
 
 def test_an_idle_broker_drains_at_once() -> None:

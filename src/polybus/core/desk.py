@@ -176,6 +176,9 @@ def _submit_many(bus: Tables, call: Call, body: Body, now: float) -> None:
             _take_in(bus, job_id, submission, frames, now, call.other)
         except (BadEnvelope, Refused) as error:
             reason = error.reason if isinstance(error, Refused) else Reason.BAD_JOB
+            if reason is Reason.DRAINING:
+                # All of them: whoever sends the list to the next broker need not take it apart.
+                raise
             refused[str(position)] = {"error": str(reason), "detail": str(error)}
             name, job = (submission.service or "").encode(), (submission.id or "").encode()
             note_refusal(bus, call.client, call.voice, job, name, reason, str(error), now)

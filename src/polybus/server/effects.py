@@ -22,6 +22,7 @@ from polybus.errors import LocalProtocolError
 from polybus.server.dialled import Dialled
 from polybus.server.pending import RECEIVERS, Pending
 from polybus.server.pump import Pump
+from polybus.wire.context import asks_again
 from polybus.wire.frames import Frame
 
 Message = list[Frame]
@@ -268,7 +269,15 @@ class Outbox:
         self.put(action.client[0], action.voice.stream(action), action)
 
     def _refuse(self, action: act.Refuse) -> None:
+        if action.reason is Reason.DRAINING and self._asks_the_next(action.client):
+            return
         self.put(action.client[0], action.voice.refuse(action), action)
+
+    def _asks_the_next(self, client: Address) -> bool:
+        """Whether a client takes no answer for the end of this conversation: a client of the library asks the
+        next broker. (Neighbours have to know what they may give to somebody else.)"""
+        link, identity = client
+        return link not in self.links_without_waiting and asks_again(identity)
 
     def _stop(self, action: act.Stop) -> None:
         self.put(action.worker.address[0], action.worker.voice.stop(action), action)

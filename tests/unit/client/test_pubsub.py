@@ -62,3 +62,13 @@ def test_what_is_being_published_is_sent_before_the_socket_is_closed(
     for _ in range(2):
         assert reader.poll(PATIENCE_MS)
         assert reader.recv_multipart() == MESSAGE
+
+
+def test_what_a_retired_socket_still_holds_goes_out(publisher: Publisher, reader: zmq.Socket[bytes]) -> None:
+    many = [write_publication("ebus", b"id", b"price", [b"%d" % number]) for number in range(300)]
+    for message in many:
+        assert publisher.try_send(message)
+    publisher.retire()
+    for message in many:
+        assert reader.poll(PATIENCE_MS)
+        assert reader.recv_multipart() == message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polybus.core import actions as act
-from polybus.core import events
+from polybus.core import events, leases
 from polybus.core.catalog import MISSED_BEATS
 from polybus.core.lifecycle import NodeState
 from polybus.core.model import Heartbeat, Limits
@@ -393,6 +393,18 @@ def test_a_claimants_heartbeats_do_not_keep_the_holder_alive() -> None:
     assert not stage.actions(act.Deny)
     assert stage.one(act.Approve).node == node("new")
     assert set(stage.bus.workers) == {worker("new")}
+
+
+def test_a_claim_is_no_sign_of_life_of_the_holder() -> None:
+    """A holder whose beat is nearly missed has no more time from the claim on than it takes to answer."""
+    stage = Stage()
+    register(stage, at="old", heartbeat_s=1.0, serves=serving(at="old"))
+    stage.wait(1.0 * leases.LATE - 0.1)
+    stage.taken.clear()
+    register(stage, at="new", serves=serving(at="new"))
+    assert not stage.actions(act.Approve)
+    stage.wait(leases.NOTICE_S + 0.1)
+    assert stage.one(act.Approve).node == node("new")
 
 
 # -- nodes that are dialled ---------------------------------------------------------------------------

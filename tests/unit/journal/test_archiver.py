@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,33 @@ def test_numbers_of_segments_only_grow_even_if_it_is_killed(
     archive(tmp_path)
     names = sorted(path.name.split("-")[0] for path in (tmp_path / SEGMENTS).rglob("*.parquet"))
     assert names == ["000000000001", "000000000002"]
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_no_two_segments_have_a_number_wherever_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """It dies when it has written so many of its notes."""
+    notes = iter(range(written))
+
+    def note(path: Path, value: Any) -> None:
+        if next(notes, None) is None:
+            raise Killed
+        write_note(path, value)
+
+    write_log(tmp_path, 1, 1, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(archiver_module, "write_note", note)
+        # It needs four for a turn.
+        with pytest.raises(Killed) if written < 4 else nullcontext():
+            archive(tmp_path)
+    write_log(tmp_path, 2, 6, 5)
+    archive(tmp_path)
+    write_log(tmp_path, 3, 11, 5)
+    archive(tmp_path)
+    assert numbers(tmp_path) == [("life", n) for n in range(1, 16)]
+    names = [path.name.split("-")[0] for path in (tmp_path / SEGMENTS).rglob("*.parquet")]
+    assert len(set(names)) == len(names) > 1
 
 
 def test_whatever_is_not_finished_has_a_name_that_begins_with_a_dot(

@@ -123,6 +123,34 @@ def test_both_recorders_write_the_same(happened: list[Any], offset: float, limit
         assert row.body is None or (keeps and sum(map(len, row.body)) <= limit)
 
 
+LIMIT = 100
+
+
+@pytest.mark.parametrize("kind", RECORDERS)
+@pytest.mark.parametrize("shape", [1, 3], ids=["one frame", "three frames"])
+@pytest.mark.parametrize("size", [0, LIMIT - 1, LIMIT, LIMIT + 1, 5000])
+@pytest.mark.parametrize("what", [*WHATS, "dead letter", "publication"])
+def test_a_body_of_whatever_happens_is_kept_up_to_the_limit(
+    kind: Any, what: str, size: int, shape: int
+) -> None:
+    body = [b"x" * (size // shape)] * (shape - 1)
+    body.append(b"y" * (size - sum(map(len, body))))
+    request = new_request(
+        b"token", b"id", Client((1, b"c")), None, Service(b"s"), body, size, PLAIN_CALL, 1.0, 9.0
+    )
+    for keeps in (True, False):
+        recorder: Recorder = kind(LIMIT, lambda name, keeps=keeps: keeps)
+        if what == "dead letter":
+            recorder.note_dead(request, 2.0, 0.0, "", "", body)
+        elif what == "publication":
+            recorder.note_published(b"topic", body, 2.0, 0.0)
+        else:
+            recorder.note_request(what, request, 2.0, 0.0, "", "", body)
+        (row,) = read_rows(recorder.take()[1])
+        assert row.body == (tuple(body) if keeps and size <= LIMIT else None)
+        assert row.size == size or what == "publication"
+
+
 @given(happened=happenings, observed=bodies, limit=st.integers(0, 600))
 @settings(max_examples=200, deadline=None)
 def test_records_without_bodies_are_the_same_but_for_the_bodies(

@@ -266,3 +266,22 @@ def test_a_log_that_is_gone_already_makes_room_as_well(folder: Path, monkeypatch
     assert turns.writer.state().trouble == ""
     assert turns.names() == ["000000000003.log", "000000000004.log"]
     monkeypatch.undo()
+
+
+def test_every_turn_is_synced_after_it_was_written_however_long_the_log_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+
+    def fdatasync(file: int) -> None:
+        synced.append(os.fstat(file).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    turns = Turns(folder)
+    sizes = []
+    for _ in range(12):
+        turns.write(b"x" * (1 << 20))
+        (log,) = log_files(folder, OPEN)
+        sizes.append(log.stat().st_size)
+    assert synced == sizes
+    assert sizes[-1] > 12 << 20

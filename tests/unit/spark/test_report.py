@@ -19,6 +19,7 @@ from polybus.spark.report import make_report
 from polybus.spark.report.facts import gather, quantile
 from polybus.spark.report.numbers import Clock, column_width_s, count, decades, micros, share, size, ticks
 from polybus.spark.report.numbers import time_ticks as ticks_of_time
+from polybus.spark.report.sections import FLAPPING
 from polybus.spark.schema import TABLES
 
 BEGIN = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -314,6 +315,18 @@ def test_why_workers_left(tmp_path: Path) -> None:
         "lost": "silent",
         "again": "silent",
     }
+
+
+def test_workers_that_are_there_did_not_leave(tmp_path: Path) -> None:
+    """How often workers left counts their ends, and not how many there are."""
+    facts = {"broker": "north", "life": "1", "worker_link": "x", "last_seen_at": at(90)}
+    facts |= {"requests": 0, "errors": 0, "missed_beats": 0, "sessions": 1}
+    there = [{**facts, "service": "calm", "worker": f"c{n}", "ended": 0} for n in range(FLAPPING)]
+    gone = [{**facts, "service": "busy", "worker": f"b{n}", "ended": 1} for n in range(FLAPPING)]
+    few = [{**facts, "service": "rare", "worker": f"r{n}", "ended": 1} for n in range(FLAPPING - 1)]
+    put(tmp_path, "workers", *there, *gone, *few)
+    page = make_report(str(tmp_path))
+    assert re.findall(r"Workers left [^.]*\.", page) == [f"Workers left busy ({FLAPPING} times)."]
 
 
 def test_empty_tables_say_so(tmp_path: Path) -> None:
