@@ -150,6 +150,8 @@ class Scheduler:
         self._lines = Lines(1, (self._wake_r,), context)
         self._stopping = False
         self._announced = False
+        # The log says that a conversation has ended, and not yet that another goes on.
+        self._is_lost = False
         # When a conversation that ended may begin again; None while one is going on.
         self._again_at: float | None = None
         self._pause_s = RESTART_S
@@ -232,6 +234,9 @@ class Scheduler:
         if session.ready and not self._announced:
             self._announced = True
             self._on_ready()
+        if session.ready and self._is_lost:
+            self._is_lost = False
+            self._log("the router is back")
 
     def _run_due(self) -> None:
         requests = self._keeper.due(self._wall())
@@ -250,6 +255,7 @@ class Scheduler:
         if self._again_at is not None:
             return
         self._log(f"{reason}; connecting again")
+        self._is_lost = True
         self.session.ready = False
         if now - self.session.began_at > MAX_RESTART_S:
             self._pause_s = RESTART_S

@@ -152,10 +152,11 @@ def bury(pool: Pool, seat: Seat, status: int, now: float) -> None:
     how = how_it_ended(status)
     task = seat.take(running)
     if task is not None:
-        verdict = seat.verdict
-        code, detail = (
-            (CRASHED, f"its process {how}") if verdict is None or verdict[0] != running else verdict[1:]
-        )
+        code, detail = CRASHED, f"its process {how}"
+        if seat.verdict is not None and seat.verdict[0] == running:
+            code, detail = seat.verdict[1:]
+            # The signal was ours.
+            how = f"was killed because of its job ({code}: {detail})"
         pool.listener.failed(task, code, detail)
     handing.put_back(pool, seat, list(seat.handed))
     expected = seat.state in (SeatState.ENDING, SeatState.DYING)

@@ -11,10 +11,10 @@ def draining(is_drained: bool, unanswered: int, drain_s: float) -> str:
         return "drained: the broker stops" + (f"; {kept} kept for the next start" if unanswered else "")
     if not unanswered:
         return "draining: everything is answered; the broker stops"
-    what, they = ("1 request is", "it is") if unanswered == 1 else (f"{unanswered} requests are", "they are")
-    return (
-        f"draining: {what} unanswered; the broker ends when {they} answered, in {drain_s:g} s at the latest"
-    )
+    one = unanswered == 1
+    what = "1 request is" if one else f"{unanswered} requests are"
+    over = "it is answered or waits on disk" if one else "they are answered or wait on disk"
+    return f"draining: {what} unanswered; the broker ends when {over}, in {drain_s:g} s at the latest"
 
 
 def stopped(unanswered: int, kept: int) -> str:

@@ -174,8 +174,9 @@ def test_it_leaves_a_router_that_says_goodbye(router: Router, word: bytes) -> No
     until(router.is_replaced, "the scheduler has closed the first socket and opened one more")
     router.runs_what_is_due(second)
     router.has_looked()
-    # Who started it is told once.
+    # Who started it is told once, and the log says that all is well again.
     assert router.announced == 1
+    assert router.logged == ["the router said goodbye; connecting again", "the router is back"]
 
 
 def test_a_router_that_goes_after_its_goodbye_is_left_once(router: Router) -> None:

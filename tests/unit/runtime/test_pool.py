@@ -151,6 +151,11 @@ def test_a_loop_in_c_is_killed_at_its_limit() -> None:
         assert bench.outcome(job) == ("timeout", "ran longer than 0.3 s")
         assert time.monotonic() - began < patient(5)
         assert bench.outcome(behind) == 6
+        # Who reads the log need not look for another culprit.
+        (note,) = bench.notes
+        assert (
+            "was killed because of its job (timeout: ran longer than 0.3 s); another takes its place" in note
+        )
 
 
 def test_a_job_may_clean_up_at_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +237,8 @@ def test_one_that_does_not_listen_is_killed(tmp_path: Path, name: str) -> None:
         assert code == "cancelled"
         assert "did not end within 0.2 s" in detail
         assert bench.outcome(bench.submit("double", 1)) == 2
+        (note,) = bench.notes
+        assert f"was killed because of its job (cancelled: {detail}); another takes its place" in note
 
 
 def test_one_that_has_obeyed_is_not_killed_by_a_supervisor_that_stood_still(tmp_path: Path) -> None:

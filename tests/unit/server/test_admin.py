@@ -227,7 +227,10 @@ def test_drain(capfd: pytest.CaptureFixture[str]) -> None:
     desk.ask("drain")
     # It is news once.
     (line,) = capfd.readouterr().err.splitlines()
-    assert "1 request is unanswered; the broker ends when it is answered, in 10 s at the latest" in line
+    assert (
+        "1 request is unanswered; the broker ends when it is answered or waits on disk, in 10 s at the latest"
+        in line
+    )
 
 
 @pytest.mark.parametrize(
@@ -240,7 +243,7 @@ def test_drain(capfd: pytest.CaptureFixture[str]) -> None:
         (
             False,
             2,
-            "draining: 2 requests are unanswered; the broker ends when they are answered, "
+            "draining: 2 requests are unanswered; the broker ends when they are answered or wait on disk, "
             "in 10 s at the latest",
         ),
     ],
