@@ -112,6 +112,20 @@ def test_the_same_list_again_is_the_same_jobs(stage: LedgerStage) -> None:
     assert answer(stage) == {"jobs": 2, "refused": {}}
 
 
+def test_a_draining_broker_refuses_a_list_as_a_whole(stage: LedgerStage) -> None:
+    """Unless all of its jobs are known: those it has."""
+    submit(stage, message({"id": "a"}))
+    stage.write()
+    stage.taken.clear()
+    stage.do(events.Drain())
+    submit(stage, message({"id": "a"}, {"id": "b"}), number="2")
+    assert stage.one(act.Refuse).reason is Reason.DRAINING
+    assert not stage.actions(act.Answer)
+    stage.taken.clear()
+    submit(stage, message({"id": "a"}), number="3")
+    assert answer(stage) == {"jobs": 1, "refused": {}}
+
+
 def test_chains_and_groups_may_be_in_it(stage: LedgerStage) -> None:
     group = {"id": "g", "service": None, "group": [{"service": "echo", "body": "x"}] * 2, "body": b""}
     submit(stage, message({"id": "c", "then": [{"service": "echo"}]}, group))

@@ -140,6 +140,30 @@ TO_OTHERS = ("dismiss", "approve", "deny", "acknowledge", "say")
 LINKS = {**dict.fromkeys(TO_CLIENTS, 1), **dict.fromkeys(TO_WORKERS, 2), **dict.fromkeys(TO_OTHERS, 3)}
 
 
+LIBRARY = b"pb-0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("identity", "reason", "is_neighbour", "is_told"),
+    [
+        (LIBRARY, Reason.DRAINING, False, False),
+        # It asks the next broker only because this one goes.
+        (LIBRARY, Reason.FAILED, False, True),
+        (b"own name", Reason.DRAINING, False, True),
+        # A neighbour gives what it gets back to somebody else.
+        (LIBRARY, Reason.DRAINING, True, True),
+    ],
+)
+def test_a_client_that_asks_the_next_broker_is_not_told_that_this_one_drains(
+    identity: bytes, reason: Reason, is_neighbour: bool, is_told: bool
+) -> None:
+    office = Office()
+    if is_neighbour:
+        office.outbox.links_without_waiting.add(1)
+    office.bus.actions.append(act.Refuse((1, identity), office.voice, b"echo", b"1", reason, "why", []))
+    assert [frames[:3] for _, frames in office.settle()] == [[identity, b"refuse", reason.encode()]] * is_told
+
+
 @pytest.mark.parametrize("kind", LINKS)
 def test_every_action_goes_to_its_peer(kind: str) -> None:
     office = Office()
